@@ -123,15 +123,15 @@ def test_a_configuration_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "file", "message"),
     [
-        ({"prot": 1}, {}, "", "there is no flag --prot; did you mean 'port'?"),
+        ({"prot": 1}, {}, "", "unknown flag --prot; did you mean 'port'?"),
         (
             {},
             {"OPENQ_PROT": "1"},
             "",
-            "environment: there is no variable OPENQ_PROT; did you mean OPENQ_PORT?",
+            "environment: unknown variable OPENQ_PROT; did you mean OPENQ_PORT?",
         ),
-        ({}, {}, "prot = 1", "FILE: there is no key 'prot'; did you mean 'port'?"),
-        ({}, {}, "quues = 1", "FILE: there is no key 'quues'; did you mean 'queues'?"),
+        ({}, {}, "prot = 1", "FILE: unknown key 'prot'; did you mean 'port'?"),
+        ({}, {}, "quues = 1", "FILE: unknown key 'quues'; did you mean 'queues'?"),
         ({"port": "x"}, {}, "", "flag --port must be a whole number, not 'x'"),
         ({}, {"OPENQ_PORT": "99999"}, "", "environment variable OPENQ_PORT must be a port, 0 to 65535"),
         ({}, {}, "port = 1.5", "FILE: port must be a whole number, not 1.5"),
@@ -152,8 +152,8 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"memory": True, "store": "redis://h"}, {}, "", "flag --store and flag --memory contradict each"),
         ({"data": "d", "store": "redis://h"}, {}, "", "flag --store and flag --data contradict each other"),
         ({"store": "http://h"}, {}, "", "flag --store must be an address such as redis://"),
-        ({"tls_cert": "c"}, {}, "", "flag --tls-cert needs tls_key beside it"),
-        ({}, {"OPENQ_TLS_KEY": "k"}, "", "environment variable OPENQ_TLS_KEY needs tls_cert beside it"),
+        ({"tls_cert": "c"}, {}, "", "flag --tls-cert needs tls_key too"),
+        ({}, {"OPENQ_TLS_KEY": "k"}, "", "environment variable OPENQ_TLS_KEY needs tls_cert too"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -1,8 +1,8 @@
 """The configuration of a server: flags, environment, file and defaults, read once into one frozen value.
 
-Every key exists three times: as a flag (`--idle-timeout-s`), as an environment variable
-(`OPENQ_IDLE_TIMEOUT_S`) and as a key of the TOML file (`idle_timeout_s`). A flag goes before the
-environment, that before the file, that before the default; each value remembers where it came from.
+Every key is a flag (`--idle-timeout-s`), an environment variable (`OPENQ_IDLE_TIMEOUT_S`) and a key of the
+TOML file (`idle_timeout_s`). Flags take precedence over the environment, the environment over the file, the
+file over the default. Each value has its origin.
 To add a key: a field of `Config` and its line in `KEYS`.
 """
 
@@ -43,13 +43,13 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 
 class ConfigError(InvalidSetting):
-    """A key or a value that cannot be; the sentence names it, where it stands, and what would do."""
+    """An invalid key or value; the text names it, its origin and what is expected."""
 
     code = "invalid_config"
 
 
 class Key(NamedTuple):
-    """How one key is read, and what help says of it. `metavar` is None for a switch."""
+    """The reader and the help of a key. `metavar` is None for a switch."""
 
     read: Callable[[object], Any]
     help: str
@@ -61,13 +61,13 @@ _seconds = within(read_seconds, 0.001, 1e9, "a time of more than 0 seconds, such
 
 KEYS: dict[str, Key] = {
     "data": Key(read_text, "the data directory: everything acknowledged is on disk there", "DIR"),
-    "memory": Key(read_flag, "keep nothing on disk: all is gone when the server ends", None),
+    "memory": Key(read_flag, "keep nothing on disk: everything is lost when the server stops", None),
     "store": Key(
         matching(
             r"(redis|rediss|valkey|valkeys)(\+(unix|sentinel|cluster))?://\S+",
             "an address such as redis://host:6379",
         ),
-        "keep messages, users and all else in Redis or Valkey, shared by every server that names it",
+        "keep messages, users and all state in Redis or Valkey, shared by all servers with this URL",
         "URL",
     ),
     "profile": Key(
@@ -79,7 +79,7 @@ KEYS: dict[str, Key] = {
     "archive": Key(
         read_text, "where the archive of the history is; default: archive in the data directory", "DIR"
     ),
-    "host": Key(read_text, "the address to listen on; another than loopback needs users", "ADDRESS"),
+    "host": Key(read_text, "the address to listen on; other addresses than loopback need users", "ADDRESS"),
     "port": Key(
         within(read_int, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
     ),
@@ -91,33 +91,35 @@ KEYS: dict[str, Key] = {
     "amqps_port": Key(read_port_or_off, "for AMQP over TLS, commonly 5671; needs tls_cert", "N"),
     "region": Key(
         matching(r"[a-z0-9-]{1,32}", "a region such as us-east-1"),
-        "the server's own region; SQS requests signed for another one have queues of their own",
+        "the server's own region; SQS requests signed for other regions have separate queues",
         "NAME",
     ),
     "queue_urls": Key(
         one_of("path", "plain"),
-        "path: the SQS URL of a queue in another region names that region; plain: all look alike",
+        "path: SQS URLs of queues in other regions contain the region; plain: they do not",
         "KIND",
     ),
     "limits": Key(
         one_of("strict", "testing", "relaxed"),
-        "strict: those of Amazon SQS; testing: the same, deleted names are free at once; relaxed: wider",
+        "strict: those of Amazon SQS; testing: the same, deleted names can be reused at once; relaxed: wider",
         "KIND",
     ),
-    "relaxed": Key(read_flag, "answer before the sync: up to 50 ms of answers at risk in a power cut", None),
+    "relaxed": Key(read_flag, "answer before the sync: up to 50 ms of writes at risk in a power cut", None),
     "auth": Key(
         one_of("auto", "on"),
-        "auto: open until the first user exists; on: sign-in needed from the start",
+        "auto: open until the first user exists; on: authentication required from the start",
         "WHEN",
     ),
     "insecure": Key(
-        read_flag, "listen on any address without users: everybody who reaches it may do all", None
+        read_flag, "listen on any address without users: open access for everyone who can reach it", None
     ),
-    "hosts": Key(read_names, "more names that clients may call this server by", "NAMES"),
+    "hosts": Key(read_names, "further host names of this server", "NAMES"),
     "tls_cert": Key(read_text, "certificate chain (PEM): serve HTTPS", "FILE"),
     "tls_key": Key(read_text, "private key of the certificate (PEM)", "FILE"),
     "tls_ca": Key(
-        read_text, "authorities (PEM) whose certificates sign AMQP clients in by name (EXTERNAL)", "FILE"
+        read_text,
+        "authorities (PEM) of client certificates, which authenticate AMQP clients by name (EXTERNAL)",
+        "FILE",
     ),
     "definitions": Key(read_text, "definitions of RabbitMQ (JSON) to apply at every start", "FILE"),
     "log_format": Key(
@@ -125,27 +127,27 @@ KEYS: dict[str, Key] = {
     ),
     "log_level": Key(one_of("debug", "info", "warning", "error"), "minimum log level", "LEVEL"),
     "max_request_bytes": Key(
-        within(read_size, 1024, None, "at least 1024 bytes"), "the largest request that is read", "SIZE"
+        within(read_size, 1024, None, "at least 1024 bytes"), "maximum bytes of a request", "SIZE"
     ),
     "max_message_bytes": Key(
-        within(read_size, 1, None, "at least 1 byte"), "the largest message that AMQP takes", "SIZE"
+        within(read_size, 1, None, "at least 1 byte"), "maximum bytes of an AMQP message", "SIZE"
     ),
     "max_buffer_bytes": Key(
         within(read_size, 1 << 20, None, "at least 1 MiB"),
-        "memory for what clients sent in part and for answers they do not read, over all connections",
+        "maximum memory for partial requests and unread replies, over all connections",
         "SIZE",
     ),
     "max_connections": Key(
         within(read_int, 1, 10**7, "1 to 10000000"),
-        "more than these, of all protocols together, are refused",
+        "maximum number of connections, of all protocols together",
         "N",
     ),
-    "header_timeout_s": Key(_seconds, "for a client to send the head of a request", "SECONDS"),
-    "body_timeout_s": Key(_seconds, "for a client to go on with the body of a request", "SECONDS"),
-    "idle_timeout_s": Key(_seconds, "for a connection between two requests", "SECONDS"),
+    "header_timeout_s": Key(_seconds, "timeout for the head of a request", "SECONDS"),
+    "body_timeout_s": Key(_seconds, "timeout between two parts of the body of a request", "SECONDS"),
+    "idle_timeout_s": Key(_seconds, "timeout between two requests of a connection", "SECONDS"),
     "drain_timeout_s": Key(
         within(read_seconds, 0, 1e9, "0 or more seconds"),
-        "for running requests when the server stops",
+        "maximum time for running requests when the server stops",
         "SECONDS",
     ),
     "segment_bytes": Key(
@@ -153,7 +155,7 @@ KEYS: dict[str, Key] = {
         "the size of a journal file",
         "SIZE",
     ),
-    "history_bytes": Key(read_size, "the most that is kept for replay, over all queues", "SIZE"),
+    "history_bytes": Key(read_size, "maximum bytes that are kept for replay, over all queues", "SIZE"),
 }
 
 
@@ -162,7 +164,7 @@ KEYS: dict[str, Key] = {
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a server is told. `origins` says of each key where its value came from."""
+    """The configuration of a server. `origins` has the source of each value."""
 
     data: str = "./openq-data"
     memory: bool = False
@@ -204,7 +206,7 @@ class Config:
 
     @property
     def path(self) -> str | None:
-        """The data directory, or None for memory and for Redis: what a local broker is opened with."""
+        """The data directory of the local broker; None for memory and Redis."""
         return None if self.memory or self.store else self.data
 
     @property
@@ -257,7 +259,7 @@ def variable_of(key: str) -> str:
 
 
 # Variables with our prefix that other parts of OpenQ read: the library's settings of new queues, and
-# what the commands need to find a server. Not in the file, and no mistake in the environment.
+# the address and credentials of a server for commands. Not keys of the file.
 OTHER_VARIABLES = frozenset(
     [
         *(setting.variable for setting in SETTINGS if setting.in_library),
@@ -277,7 +279,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     file: str | os.PathLike[str] | None = None,
 ) -> Config:
-    """The configuration from all its sources. Raises ConfigError, and OSError for a file that is not there.
+    """The configuration from all its sources. Raises ConfigError, and OSError if the file does not exist.
 
     `flags` holds only what was given on the command line (None means not given), under the names of
     the keys; `environ` is empty unless it is given; without `file` none is read.
@@ -301,7 +303,7 @@ def load(
             elif key in KEYS:
                 take(key, value, f"{path}: {key}", 1)
             else:
-                raise ConfigError(f"{path}: there is no key {key!r}{suggestion(key, [*KEYS, 'queues'])}")
+                raise ConfigError(f"{path}: unknown key {key!r}{suggestion(key, [*KEYS, 'queues'])}")
     for name, text in (environ or {}).items():
         if not name.startswith("OPENQ_") or not text:
             continue
@@ -312,25 +314,25 @@ def load(
             take(key, text, f"environment variable {name}", 2)
         elif name not in OTHER_VARIABLES and not _KUBERNETES.fullmatch(name):
             near = difflib.get_close_matches(name, [*map(variable_of, KEYS), *OTHER_VARIABLES], 1, 0.8)
-            # A name that resembles none of ours is somebody else's business.
+            # Other names may belong to other programs.
             if near:
-                raise ConfigError(f"environment: there is no variable {name}; did you mean {near[0]}?")
+                raise ConfigError(f"environment: unknown variable {name}; did you mean {near[0]}?")
     for key, given in (flags or {}).items():
         if given is None:
             continue
         if key not in KEYS:
-            raise ConfigError(f"there is no flag {flag_of(key)}{suggestion(key, KEYS)}")
+            raise ConfigError(f"unknown flag {flag_of(key)}{suggestion(key, KEYS)}")
         take(key, given, f"flag {flag_of(key)}", 3)
 
     _resolve_memory(values, origins, ranks)
     _resolve_store(values, origins, ranks)
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if values.get(one) and not values.get(other):
-            raise ConfigError(f"{origins[one]} needs {other} beside it")
+            raise ConfigError(f"{origins[one]} needs {other} too")
     if values.get("amqps_port") is not None and not values.get("tls_cert"):
-        raise ConfigError(f"{origins['amqps_port']} needs tls_cert and tls_key beside it")
+        raise ConfigError(f"{origins['amqps_port']} needs tls_cert and tls_key too")
     if values.get("port") == 0:
-        values.setdefault("amqp_port", 0)  # who wants a free port wants no fixed one beside it
+        values.setdefault("amqp_port", 0)  # a free port for HTTP means a free port for AMQP
     return Config(
         **values,
         queues=MappingProxyType({name: MappingProxyType(named) for name, named in queues.items()}),
@@ -340,7 +342,7 @@ def load(
 
 
 def _resolve_memory(values: dict[str, Any], origins: dict[str, str], ranks: dict[str, int]) -> None:
-    """`--memory` and a data directory contradict each other: the one that is nearer to the user counts."""
+    """`--memory` and a data directory contradict each other: the source with the higher precedence wins."""
     if not values.get("memory") or "data" not in values or ranks["data"] < ranks["memory"]:
         return
     if ranks["data"] == ranks["memory"]:
@@ -352,7 +354,7 @@ def _resolve_memory(values: dict[str, Any], origins: dict[str, str], ranks: dict
 
 
 def _resolve_store(values: dict[str, Any], origins: dict[str, str], ranks: dict[str, int]) -> None:
-    """So do Redis and either of them."""
+    """Redis contradicts both of them."""
     for other in ("memory", "data"):
         if not values.get("store") or not values.get(other):
             continue
@@ -394,7 +396,7 @@ def queue_settings(table: Mapping[str, object], where: str) -> dict[str, Any]:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    import tomllib  # only who has a file pays for it
+    import tomllib  # imported only if there is a file
 
     with open(path, "rb") as source:
         data = source.read()
@@ -421,7 +423,7 @@ def _read_queues(tables: object, path: str) -> dict[str, dict[str, Any]]:
 
 
 def find_file(environ: Mapping[str, str], given: str | None = None) -> str | None:
-    """The file to read: the one that was named, else `openq.toml` in the working directory if it is there."""
+    """The file to read: the given one, else `openq.toml` in the working directory if it exists."""
     named = given or environ.get("OPENQ_CONFIG")
     if named:
         return named
@@ -443,12 +445,12 @@ def secret(name: str, environ: Mapping[str, str]) -> str | None:
 
 
 def commented_file() -> str:
-    """A file with every key, its default and what it is for, all commented out: `openq config init`."""
+    """A file with every key, its default and its help, all commented out: `openq config init`."""
     default = Config()
     lines = [
         "# Configuration of the OpenQ server. Every key is also a flag of `openq serve` and an environment",
-        "# variable: a flag goes before the environment, the environment before this file.",
-        "# `openq config check` says whether this file is right, `openq config show --origin` what counts.",
+        "# variable: flags take precedence over the environment, the environment over this file.",
+        "# `openq config check` validates this file, `openq config show --origin` shows the values in force.",
         "",
     ]
     for key, row in KEYS.items():
@@ -457,7 +459,7 @@ def commented_file() -> str:
             value = "off" if row.read is read_port_or_off else ""
         lines += [f"# {row.help}", f"#{key} = {toml_text(value)}", ""]
     lines += [
-        "# Queues that are to be there from the start. What is named here is set at every start; other",
+        "# Queues to create at the start. Settings that are named here are set at every start; other",
         '# settings of a queue stay as they are. Times are seconds, or text such as "5m".',
         "#[queues.orders]",
         "#visibility_timeout = 30",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Family(NamedTuple):
-    """One metric: its name, what kind it is, what it means, and a value per set of labels."""
+    """One metric: name, type, help and a value for each set of labels."""
 
     name: str
     kind: str  # counter | gauge

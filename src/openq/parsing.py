@@ -56,7 +56,7 @@ def read_int(value: object) -> int:
 
 
 def _quantity(value: object, units: Mapping[str, float]) -> float | None:
-    """A number, alone or with one of `units`; None if it is none."""
+    """A number, alone or with one of `units`; None if it is invalid."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

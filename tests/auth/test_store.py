@@ -280,7 +280,7 @@ def test_a_missing_user_file_does_not_restore_open_access(file: Path) -> None:
     guard = Guard(store, lambda: 0.0)
     file.unlink()
 
-    with pytest.raises(UserStoreDamaged, match="gone"):
+    with pytest.raises(UserStoreDamaged, match="missing"):
         guard.refresh()
     assert not guard.is_open
 

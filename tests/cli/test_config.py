@@ -64,7 +64,7 @@ def test_a_mistake_in_the_file_or_the_environment_is_reported() -> None:
 
     wrong = run_in_process("config", "check", "bad.toml")
     assert (wrong.code, wrong.out) == (2, "")
-    assert "bad.toml: there is no key 'prot'; did you mean 'port'?" in wrong.err
+    assert "bad.toml: unknown key 'prot'; did you mean 'port'?" in wrong.err
     assert run_in_process("config", "check", OPENQ_PORT="x").code == 2
     assert run_in_process("config", "check", "none.toml").code == 3
     assert run_in_process("config", "check").out == "ok: no file, and the environment is valid\n"

@@ -148,8 +148,8 @@ def test_a_certificate_that_cannot_be_used_changes_nothing(tmp_path: Path) -> No
     [
         (lambda cert, key: key.unlink(), "cannot read the key {key}: No such file or directory"),
         (lambda cert, key: cert.unlink(), "cannot read the certificate {cert}: No such file or directory"),
-        (lambda cert, key: cert.write_text("no"), "certificate {cert} and the key {key}: PEM is wanted"),
-        (lambda cert, key: key.write_text("no"), "certificate {cert} and the key {key}: PEM is wanted"),
+        (lambda cert, key: cert.write_text("no"), "certificate {cert} and the key {key}: expected PEM"),
+        (lambda cert, key: key.write_text("no"), "certificate {cert} and the key {key}: expected PEM"),
         (lambda cert, key: key.write_text(other_key(key)), "the key {key}: they do not belong together"),
     ],
     ids=["no key", "no certificate", "damaged certificate", "damaged key", "another key"],

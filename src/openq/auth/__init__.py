@@ -1,1 +1,1 @@
-"""Who may come in, and what they may do: users, keys, tokens, signatures, rules."""
+"""Authentication and authorisation: users, keys, tokens, signatures, rules, policies."""

@@ -1,7 +1,7 @@
-"""Where the document with all users lives: a file of this machine, or a store that servers share.
+"""Storage of the document with all users: a local file, or a document in a shared store.
 
-A place hands out the whole document with a mark of what was seen, and takes a new one only from who has seen
-the last: in a file by a lock beside it, in a shared store by the number of the version.
+A read returns the whole document and its version. A write replaces the version that the writer has read: a
+file is protected by a lock file, a shared store by the version number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import UserStoreDamaged, UserStoreUnwritable
 
 
 class WriteConflict(Exception):
-    """Somebody else changed the document meanwhile: read it and decide again."""
+    """The document was changed meanwhile: read it again and retry."""
 
 
 class DocumentBroker(Protocol):
@@ -30,19 +30,19 @@ class DocumentBroker(Protocol):
 
 class DocumentStore(Protocol):
     @property
-    def name(self) -> str: ...  # for people
+    def name(self) -> str: ...  # for messages
 
     def read_if_changed(self, seen_version: Any) -> tuple[Any, bytes] | None:
-        """The document and its mark, if it is another one than was seen (None: nothing was).
+        """The version and the document, or None if it is unchanged (`seen_version` None: never read).
 
-        Raises StoreDamaged if it cannot be read, or is gone.
+        Raises UserStoreDamaged if it cannot be read, or is missing.
         """
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """While this lasts nobody else writes, where that can be had."""
+        """Exclude other writers, where the storage supports it."""
 
     def write(self, seen_version: Any, data: bytes) -> Any:
-        """In place of what was seen. Its mark; raises Outrun."""
+        """Replace the version that was read. Returns the new version; raises WriteConflict."""
 
 
 class FileDocument:
@@ -57,7 +57,7 @@ class FileDocument:
         except FileNotFoundError:
             if seen_version is None:
                 return None
-            raise UserStoreDamaged(self.name, "the file is gone") from None
+            raise UserStoreDamaged(self.name, "the file is missing") from None
         except OSError as error:
             raise UserStoreDamaged(self.name, error.strerror or "it cannot be read") from None
         version = _version_of(stat)
@@ -97,7 +97,7 @@ class SharedDocument:
         if data is None:
             if seen_version is None:
                 return None
-            raise UserStoreDamaged(self.name, "the document is gone")
+            raise UserStoreDamaged(self.name, "the document is missing")
         return None if version == seen_version else (version, data)
 
     def exclusive(self) -> AbstractContextManager[None]:
@@ -116,17 +116,17 @@ def _version_of(stat: os.stat_result) -> tuple[int, int, int]:
 
 @contextmanager
 def map_write_errors() -> Iterator[None]:
-    """Around the writing of a file that is replaced as a whole: what fails has changed nothing."""
+    """Around the atomic replacement of a file: a failure has changed nothing."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull("no room for the file of users or policies; nothing was changed") from error
+            raise DiskFull("no space for the file of users or policies; nothing was changed") from error
         raise UserStoreUnwritable(error.strerror or "unknown reason") from error
 
 
 def write_private(path: str, data: bytes) -> os.stat_result:
-    """A new file that only its owner can read, whatever the umask, and never through a link laid there."""
+    """Create a file that only its owner can read, whatever the umask; links are not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o600)
     try:

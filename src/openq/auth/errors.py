@@ -1,4 +1,4 @@
-"""Why somebody was not let in. No text here ever holds a secret, a password or a token."""
+"""Errors of authentication and of the user store. No text contains a secret, a password or a token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..errors import InvalidSetting, OpenQError
 
 
 class AuthenticationFailed(OpenQError):
-    """Who you are could not be established. The parent of every refusal at the door."""
+    """Authentication failed. The base class of all authentication errors."""
 
     code = "refused"
 
@@ -21,7 +21,7 @@ class LoginFailed(AuthenticationFailed):
 
 
 class TooManyFailedLogins(AuthenticationFailed):
-    """This address failed to sign in too often."""
+    """Too many failed logins from this address."""
 
     code = "too_many_failed_logins"
 
@@ -46,13 +46,13 @@ class NameTaken(InvalidSetting):
 
 
 class InvalidAccessPolicy(InvalidSetting):
-    """An access policy that cannot be understood; the sentence says which part."""
+    """An invalid access policy; the text names the part."""
 
     code = "invalid_policy"
 
 
 class UserStoreUnwritable(OpenQError):
-    """The disk refused a change of users or policies; what was there before is there still."""
+    """A change of users or policies could not be written; nothing was changed."""
 
     code = "not_stored"
 
@@ -62,19 +62,17 @@ class UserStoreUnwritable(OpenQError):
 
 
 class UserStoreDamaged(OpenQError):
-    """The file of users cannot be trusted. Nobody is let in until it is mended."""
+    """The file of users is damaged. All logins are rejected until it is restored."""
 
     code = "user_store_damaged"
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(
-            f"{path} is damaged: {detail}; nobody can sign in. Restore it from a backup, "
-            "or move it away and create the users again"
+            f"{path} is damaged: {detail}; all logins are rejected. Restore it from a backup, "
+            "or remove it and create the users again"
         )
         self.path = path
-        self.public = (
-            "the list of users of this server is damaged; nobody can sign in until its operator restores it"
-        )
+        self.public = "the user store is damaged; all logins are rejected until an operator restores it"
         self.detail = detail
 
 

@@ -1,8 +1,8 @@
-"""At every door: who are you, and may you do this?
+"""Authentication and authorisation for all protocols.
 
-Signing in gives a `Principal`; `may` answers the second question. Both are cheap enough to ask for every
-request: what was found out is remembered until a user, key, token or rule changes. A server without users is
-open: everybody is the root of the account they name.
+Authentication gives a `Principal`; `may` authorises its actions. Both are cheap enough for every request:
+results are cached until a user, key, token or rule changes. A server without users is open: every caller is
+the root of the account that it names.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ RECHECK_S = 0.1
 
 _MAX_PEERS = 10_000
 _MAX_DECISIONS = 20_000
-_MAX_NAME = 255  # of a queue; what is longer is none, and would only fill the memory
+_MAX_NAME = 255  # of a queue; longer names are not cached
 _MAX_CACHED_PASSWORDS = 1_000
 _MAX_POLICIES = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Principal:
-    """Somebody who has signed in. Equal only to itself, so that it is a cheap key of a cache."""
+    """An authenticated caller. Compared by identity, so that it is a cheap cache key."""
 
     account: str
     user: str
     is_root: bool
     rules: tuple[Rule, ...] = field(repr=False)
-    scope: tuple[Rule, ...] | None = field(default=None, repr=False)  # of a token: nothing beyond this
+    scope: tuple[Rule, ...] | None = field(default=None, repr=False)  # limits of a token
     is_anonymous: bool = False
-    token: str = ""  # name of the token, where it has a scope of its own
+    token: str = ""  # name of the token, if it has a scope
 
     @property
     def arn(self) -> str:
@@ -80,17 +80,17 @@ class Principal:
         return f"arn:aws:iam::{self.account}:{name}"
 
 
-# Whoever did not sign in, on a server with users. A policy may still let everybody in (`"Principal": "*"`).
+# An anonymous caller of a server with users. A policy may allow it (`"Principal": "*"`).
 ANONYMOUS = Principal("", "anonymous", False, (), None, True)
 
-# A policy that was stored and cannot be understood any more: nobody but a root who repairs it.
+# Stands for a stored policy that is invalid: it allows only the root, who can repair it.
 _DENY_ALL = PolicyDocument(
     "2012-10-17", (PolicyStatement(None, "deny", ("*",), False, ("*",), False, ("*",), False, ()),)
 )
 
 
 class RequestLike(Protocol):
-    """What `refusal_for` needs of a request; the server's own has it."""
+    """The parts of an HTTP request that authentication needs."""
 
     @property
     def method(self) -> str: ...
@@ -138,25 +138,24 @@ class Guard:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody needs to sign in.
+        """Whether the server has no users, so that callers need not authenticate.
 
-        A server that has once had users does not open again while it runs, though the last of them
-        be removed: who started it may rely on a closed door.
+        A server that had users does not become open again while it runs, even if the last user is removed.
         """
         if self._generation != self.store.generation:
             self._forget()
         return self._is_open
 
     def refresh(self) -> None:
-        """Take over what other processes changed. Raises StoreDamaged; what was known stays in force."""
+        """Read changes of other processes. Raises UserStoreDamaged; then the previous users stay in force."""
         self.store.refresh()
         if self._generation != self.store.generation:
             self._forget()
 
-    # -- who are you?
+    # -- authentication
 
     def open_principal(self, account: str = DEFAULT_ACCOUNT) -> Principal:
-        """On an open server: the root of that account, and whoever runs the server too."""
+        """The caller of an open server: the root of that account, with the role admin."""
         account = owner_of(account)
         found = self._open.get(account)
         if found is None:
@@ -173,10 +172,10 @@ class Guard:
         body: bytes,
         peer: str = "",
     ) -> Principal:
-        """An AWS signature; raises SignatureRefused. Headers by name, where no name comes twice, are faster.
+        """Authenticate an AWS signature; raises InvalidSignature. A dict of headers is faster than a list.
 
-        Not counted among failed logins: a secret of 40 random characters is not guessed, and a client with a
-        wrong one should be told so each time, as AWS does.
+        Not counted as a failed login: a secret of 40 random characters cannot be guessed, and AWS reports a
+        wrong signature each time.
         """
         if self._generation != self.store.generation:
             self._forget()
@@ -203,7 +202,7 @@ class Guard:
         return principal
 
     def bearer(self, token: str, peer: str = "") -> Principal:
-        """A right token is always let in; who keeps sending wrong ones is told to wait."""
+        """Authenticate a token. Valid ones always pass; addresses with many failures have to wait."""
         if self._generation != self.store.generation:
             self._forget()
         now_s = self._clock_s()
@@ -230,8 +229,8 @@ class Guard:
         return principal
 
     def _recheck(self, now_s: float) -> bool:
-        """What is unknown may be new: whether another process changed the store. Not more than a few times
-        a second, whatever strangers send."""
+        """Read the store again for an unknown name: another process may have added it. Limited to a few times
+        a second, whatever is sent."""
         if 0 <= now_s - self._checked_s < RECHECK_S:
             return False
         self._checked_s = now_s
@@ -259,14 +258,14 @@ class Guard:
         return self._principal(found)
 
     def basic(self, user: str, password: str, peer: str = "") -> Principal:
-        """A name and a password. Takes tens of milliseconds unless `recall` knows them: not for the loop."""
+        """Authenticate name and password. Takes tens of milliseconds unless cached: not for the loop."""
         principal = self.cached_login(user, password, peer)
         if principal is not None:
             return principal
         generation = self._generation
         found = self.store.user(user)
         now_s = self._clock_s()
-        # Counted before the answer is known, so that many tries at once do not slip through together.
+        # Counted before the check, so that concurrent attempts cannot exceed the limit.
         self._failures.take(peer, now_s)
         hashed = None if found is None else found.password_hash
         is_right = check_password(password, hashed)
@@ -274,7 +273,7 @@ class Guard:
             raise LoginFailed
         self._failures.give_back(peer, now_s)
         if hashed is not None and is_rabbitmq_hash(hashed):
-            # Whoever is right gets in, though the file cannot be written just now: then it stays as it is.
+            # The login succeeds even if the upgraded hash cannot be stored now.
             with suppress(OSError, OpenQError):
                 self.store.upgrade_hash(user, password, hashed)
         if generation == self.store.generation:
@@ -284,14 +283,14 @@ class Guard:
         return self._principal(found)
 
     def named(self, user: str) -> Principal | None:
-        """Somebody whose name was proven elsewhere, by a certificate."""
+        """The principal of a user that was authenticated by a certificate."""
         if self._generation != self.store.generation:
             self._forget()
         found = self.store.user(user)
         return None if found is None or found.is_disabled else self._principal(found)
 
     def current(self, principal: Principal) -> Principal | None:
-        """The same user as of now, for connections that last; None if gone or disabled."""
+        """The current rules of a user, for long connections; None if removed or disabled."""
         if self._is_open or principal.is_anonymous:
             return principal
         user = self.store.user(principal.user)
@@ -302,9 +301,9 @@ class Guard:
         return self._principal(user)
 
     def sign_in(self, request: RequestLike) -> Principal:
-        """By whatever the `Authorization` header holds; on an open server without looking.
+        """Authenticate by the `Authorization` header; not needed on an open server.
 
-        Like `basic` it may take tens of milliseconds, once, for a name and a password.
+        Like `basic`, it may take tens of milliseconds.
         """
         if self.is_open:
             return self.open_principal()
@@ -317,10 +316,9 @@ class Guard:
         return self.sigv4(request.method, request.target, request.headers, request.body, request.peer)
 
     def refusal_for(self, request: RequestLike, action: str) -> tuple[int, bytes, bytes, bytes] | None:
-        """None, or the answer (status, body, content type, headers) to who may not do this server-wide.
+        """None, or the error reply (status, body, content type, headers) if the caller may not do this.
 
-        What concerns the whole server belongs to the default account: users of other accounts must not
-        see what happens in it.
+        Actions on the whole server belong to the default account.
         """
         try:
             principal = self.sign_in(request)
@@ -353,7 +351,7 @@ class Guard:
         return info
 
     def _digest(self, password: str) -> bytes:
-        # Keyed with what only this process knows: a dump of the table is no list of fast hashes.
+        # Keyed with a secret of this process: a dump of the cache has no fast hashes of passwords.
         return hmac.digest(self._salt, password.encode(), "sha256")
 
     # -- may you?
@@ -370,12 +368,12 @@ class Guard:
         resource_arn: str | None = None,
         condition_keys: Mapping[str, str] | None = None,
     ) -> bool:
-        """Whether this principal may do that to this queue (None: to the account as a whole).
+        """Whether the principal may do this to the queue (None: to the account as a whole).
 
-        `account` is the namespace of the queue: an account, or an account in one of the other regions.
+        `account` is the namespace of the queue: an account, or an account in another region.
 
-        `policy` is the queue's own. A door that is not SQS leaves `sqs_action` out; the policy is then asked
-        about the operation that does the same.
+        `policy` is the queue's own. Protocols other than SQS leave `sqs_action` out; the policy is then
+        evaluated for the corresponding SQS action.
         """
         if self._generation != self.store.generation:
             self._forget()
@@ -395,7 +393,7 @@ class Guard:
         return decision
 
     def may_everywhere(self, principal: Principal, action: str, account: str) -> bool:
-        """Whether there is no queue of this account to which the principal may not do that by its rules."""
+        """Whether the rules allow the action on every queue of the account."""
         if principal.is_root and principal.account == owner_of(account):
             return True
         is_denied = any(rule.effect == "deny" and action in rule.actions for rule in principal.rules)
@@ -463,8 +461,7 @@ def _judge(
 
 
 class _FailedLogins:
-    """Failed logins per address, over the last minute. Of an IPv6 address the network counts: one
-    host has 2**64 addresses to come from."""
+    """Failed logins per address in the last minute. IPv6 addresses are counted by network."""
 
     def __init__(self) -> None:
         self._times: dict[str, list[float]] = {}
@@ -506,7 +503,7 @@ class _FailedLogins:
                 if times and 0 <= now_s - times[-1] < FAILURE_SPAN_S
             }
             if len(self._times) >= _MAX_PEERS:
-                # More addresses than we count fail at once: the one that failed first makes room.
+                # The table is full: the oldest address is removed.
                 del self._times[next(iter(self._times))]
         self._times.setdefault(network, []).append(now_s)
 
@@ -524,7 +521,7 @@ def _network(peer: str) -> str:
 
 
 def read_basic(value: bytes) -> tuple[str, str]:
-    """The name and the password in what follows `Basic`; raises LoginRefused for anything else."""
+    """Name and password of a Basic credential; raises LoginFailed if it is invalid."""
     try:
         user, colon, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
@@ -535,14 +532,14 @@ def read_basic(value: bytes) -> tuple[str, str]:
 
 
 def first_key(store: UserStore) -> tuple[str, str, str]:
-    """The first user, `root`, who may do everything, and its access key: (user, key id, secret)."""
+    """Create the first user, `root`, with the role admin, and its access key: (user, key id, secret)."""
     user = store.user("root") or store.add_user("root", role="admin", is_root=True)
     key = store.create_key(user.name)
     return user.name, key.id, key.secret
 
 
 def write_secret_file(path: str | os.PathLike[str], text: str) -> None:
-    """A file that only its owner can read, replacing one that is there."""
+    """Write a file that only its owner can read; an existing one is replaced."""
     name = os.fspath(path)
     temporary = f"{name}.{os.getpid()}.new"
     try:

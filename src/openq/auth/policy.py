@@ -1,11 +1,10 @@
-"""Who may do what. Pure: our own rules, and the access policies of Amazon SQS.
+"""Authorisation rules: the rules of users, and access policies of queues as in Amazon SQS. Pure.
 
-Rules belong to users and speak of four things one can do with a queue (and of `admin`, for the server).
-A policy is a JSON document that belongs to a queue. In both, one deny outweighs every allow, and what
-nobody allowed is not allowed.
+Rules belong to users and allow or deny four actions on queues, and `admin` for the server. A policy is a JSON
+document that belongs to a queue. In both, a deny outweighs every allow, and the default is deny.
 
-Where a policy cannot be judged (an operator or a condition key that OpenQ does not know, a value that is no
-number, date or address) the answer is the closed door: an Allow does not apply, a Deny does.
+A statement that cannot be evaluated (an unknown operator or condition key, a value that is not a number, date
+or address) denies: an Allow does not apply, a Deny does.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ ConditionKeys = Mapping[str, str]
 
 QUEUE_ACTIONS = frozenset({"send", "receive", "peek", "manage"})
 ACTIONS = QUEUE_ACTIONS | {"admin"}
-# Not in any rule: to know that a queue exists one must be allowed to do anything at all with it.
+# Not in any rule: any permission on a queue allows to see that it exists.
 LIST_ACTION = "see"
 
-# What each SQS operation asks for.
+# The permission that each SQS action needs.
 SQS_ACTIONS = {
     "AddPermission": "manage",
     "CancelMessageMoveTask": "manage",
@@ -58,7 +57,7 @@ SQS_ACTIONS = {
     "TagQueue": "manage",
     "UntagQueue": "manage",
 }
-# And the other way round, for doors that speak of our own actions: what a policy calls them.
+# The SQS action of a permission, for policies in other protocols.
 SQS_ACTION_OF = {
     "send": "SendMessage",
     "receive": "ReceiveMessage",
@@ -72,7 +71,7 @@ _BATCH_TO_SINGLE = {
     "DeleteMessageBatch": "DeleteMessage",
     "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
 }
-# No policy lets a stranger do these: they are the owner's account's alone.
+# A policy cannot allow these to other accounts.
 OWN_ACCOUNT_ONLY = frozenset(
     {
         "AddPermission",
@@ -89,7 +88,7 @@ OWN_ACCOUNT_ONLY = frozenset(
         "UntagQueue",
     }
 )
-# What the root of an account may do whatever the policy says, so that nobody locks a queue for ever.
+# The root of an account may always do these, so that a policy cannot lock a queue for ever.
 POLICY_REPAIR_ACTIONS = frozenset(
     {"AddPermission", "GetQueueAttributes", "RemovePermission", "SetQueueAttributes"}
 )
@@ -103,10 +102,9 @@ MAX_POLICY_BYTES = 64 * 1024
 
 
 def matches(pattern: str, text: str) -> bool:
-    """`*` for any run, `?` for one character, everything else for itself.
+    """Match a pattern: `*` any run, `?` one character, anything else itself.
 
-    By hand, not by regular expression: patterns come from users, and `*a*a*a*a*b` must not cost the
-    server more than a look at each character.
+    Not by regular expression: patterns come from users, and `*a*a*a*a*b` must take linear time.
     """
     if pattern == "*":
         return True
@@ -118,7 +116,7 @@ def matches(pattern: str, text: str) -> bool:
     if at > end or not _fits(first, text, 0) or not _fits(last, text, end):
         return False
     for piece in pieces:
-        # The leftmost place for each piece leaves the most room for the rest.
+        # The leftmost match of each piece leaves the most text for the others.
         while at + len(piece) <= end and not _fits(piece, text, at):
             at += 1
         at += len(piece)
@@ -140,10 +138,10 @@ def _fits(piece: str, text: str, at: int) -> bool:
 class Rule:
     """Allow or deny some actions on the queues whose names match.
 
-    `account` None is the account of the user who has the rule; `*` is every account. To name another
-    account here is a grant by whoever runs this server; an account shares its own queues by policy. An
-    account stands for all its regions; a namespace (`eu-west-1.111122223333`) for one of them.
-    `admin` is of the whole server, so only a rule for all queues gives it; see `checked`.
+    `account` None is the account of the user who has the rule; `*` is every account. A rule for another
+    account is a grant by the operator; accounts share their own queues by policy. An account stands for all
+    its regions; a namespace (`eu-west-1.111122223333`) for one of them. `admin` is for the whole server, so
+    only a rule for all queues grants it; see `checked`.
     """
 
     effect: Effect
@@ -183,7 +181,7 @@ class Rule:
 
 
 def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Rules that somebody gives now. Raises InvalidSetting for an `admin` that seems to be of some queues."""
+    """New rules. Raises InvalidSetting for an `admin` that names queues."""
     given = tuple(rules)
     if any("admin" in rule.actions and not rule.covers_everything for rule in given):
         raise InvalidSetting(
@@ -196,7 +194,7 @@ def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 def judge(
     rules: Iterable[Rule], action: str, account: str, queue: str | None, own_account: str
 ) -> Effect | None:
-    """What these rules say; None if nothing. `own_account` is that of the user who has them."""
+    """The verdict of these rules; None if none applies. `own_account` is that of their user."""
     verdict: Effect | None = None
     for rule in rules:
         if rule.applies_to(action, account, queue, own_account):
@@ -210,7 +208,7 @@ def _role(*actions: str, account: str | None = None) -> tuple[Rule, ...]:
     return (Rule("allow", frozenset(actions), account=account),)
 
 
-# Roles but admin end at the user's own account; admin is whoever runs the server.
+# Roles except admin are limited to the user's own account.
 ROLES: Mapping[str, tuple[Rule, ...]] = {
     "admin": _role(*ACTIONS, account="*"),
     "manager": _role("send", "receive", "peek", "manage"),
@@ -263,7 +261,7 @@ class PolicyDocument:
 
 
 def parse(text: str | bytes) -> PolicyDocument:
-    """A policy as AWS writes it; raises InvalidPolicy, which says what is wrong with it."""
+    """Parse a policy of AWS; raises InvalidAccessPolicy."""
     if len(text) > MAX_POLICY_BYTES:
         raise InvalidAccessPolicy(f"the policy is longer than {MAX_POLICY_BYTES} bytes")
     try:
@@ -276,7 +274,7 @@ def parse(text: str | bytes) -> PolicyDocument:
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # The last of two would win here, the first one elsewhere: nobody could say what was allowed.
+    # Parsers differ in which of two equal keys wins: ambiguous.
     found = dict(pairs)
     if len(found) != len(pairs):
         raise InvalidAccessPolicy("the policy has a name twice in one object")
@@ -321,7 +319,7 @@ def _statement(source: object) -> PolicyStatement:
     for name in actions:
         if name != "*" and not (name[:4].lower() == "sqs:" and len(name) > 4):
             raise InvalidAccessPolicy(f"the action {name[:80]!r} is not one of SQS")
-    # Whoever attaches a policy to a queue and names no resource means that queue.
+    # Without a resource, the policy applies to its queue.
     not_resources, resource = (
         _either(source, "Resource") if "Resource" in source or "NotResource" in source else (False, "*")
     )
@@ -369,7 +367,7 @@ def _principals(source: object) -> tuple[str, ...]:
         if kind not in ("AWS", "Service", "Federated", "CanonicalUser"):
             raise InvalidAccessPolicy(f"unknown kind of principal {kind[:80]!r}")
         for name in _texts(names, "Principal"):
-            # Services and federated users never sign in here; kept apart so that no name matches by chance.
+            # Services and federated users cannot authenticate here; separate so that no user name matches.
             found.append(name if kind == "AWS" else f"{kind}:{name}")
     return tuple(found)
 
@@ -402,7 +400,7 @@ def _conditions(source: object) -> tuple[PolicyCondition, ...]:
 
 
 class _Undecided(Exception):
-    """A condition about which nothing can be said."""
+    """A condition that cannot be evaluated."""
 
 
 def evaluate(
@@ -415,11 +413,11 @@ def evaluate(
     *,
     delegated: bool = True,
 ) -> Effect | None:
-    """What the policy says about this principal doing this (`SendMessage` or `sqs:SendMessage`).
+    """The verdict of the policy on this action of this principal (`SendMessage` or `sqs:SendMessage`).
 
-    `context` holds condition keys such as `aws:SourceIp`, each with one value. An Allow that names a whole
-    account hands the decision to that account: within the queue's own account it lets nobody in
-    that has no rule (`delegated=False`); to a stranger it is the permission.
+    `condition_keys` are such as `aws:SourceIp`, each with one value. An Allow for a whole account delegates
+    to that account: in the queue's own account its users still need a rule (`delegated=False`); for another
+    account it is the permission.
     """
     name = action.removeprefix("sqs:")
     name = "sqs:" + _BATCH_TO_SINGLE.get(name, name)
@@ -539,7 +537,7 @@ def _like(value: str, wanted: str) -> bool:
 
 
 def _arn_like(value: str, wanted: str) -> bool:
-    """Each of the six parts by itself: a `*` never reaches over a colon."""
+    """Each of the six parts separately: a `*` does not match a colon."""
     parts, patterns = value.split(":", 5), wanted.split(":", 5)
     if len(parts) != 6:
         raise _Undecided
@@ -607,7 +605,7 @@ _TESTS: Mapping[str, Test] = {
     **_ordered(_number, "numeric"),
     **_ordered(_moment, "date"),
 }
-# True when none of the values fits, and when there is no value to look at.
+# True if no value matches, and if there is no value.
 _OPPOSITES = {
     "stringnotequals": "stringequals",
     "stringnotequalsignorecase": "stringequalsignorecase",
@@ -662,7 +660,7 @@ class LabelNotFound(InvalidAccessPolicy):
 def add_permission(
     document: str | None, label: str, account_ids: Sequence[str], actions: Sequence[str], queue_arn: str
 ) -> str:
-    """The policy with one more statement, as AWS generates it; the text to keep as the queue's Policy."""
+    """The policy with one more statement, as AWS generates it: the new text of the queue's Policy."""
     source = _source(document) or {
         "Version": GENERATED_VERSION,
         "Id": f"{queue_arn}/SQSDefaultPolicy",

@@ -1,8 +1,8 @@
-"""AWS Signature Version 4, the verifying side. Pure: raw parts of a request and the time in, who signed out.
+"""Verification of AWS Signature Version 4. Pure: raw parts of a request and the time in, the signer out.
 
-The canonical request is built from the bytes that came over the wire, never from decoded values: what
-was signed and what is acted upon are then the same thing. A request that AWS would take and whose meaning
-a stranger could change (an unsigned `host` or `x-amz-*` header, an unsigned body) is refused.
+The canonical request is built from the received bytes, never from decoded values, so that what was signed is
+what is executed. Requests that could be changed without breaking the signature (an unsigned `host` or
+`x-amz-*` header, an unsigned body) are rejected, though AWS accepts some.
 
 The hot request, header form, costs one hash of the body, one of the canonical request and one HMAC.
 """
@@ -30,10 +30,10 @@ MAX_SKEW_S = 15 * 60
 MAX_EXPIRES_S = 7 * 24 * 3600
 EMPTY_SHA256 = sha256(b"").hexdigest().encode()
 
-# Long enough for every real scope, so that nobody fills memory with made-up ones.
+# Enough for every real scope; bounds the memory of the cache.
 _MAX_AUTHORIZATION = 4096
 _MAX_CACHED = 1024
-_MAX_NAME = 100  # of a header that is remembered
+_MAX_NAME = 100  # of a cached header
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 _PLAIN_PATH = _UNRESERVED + b"/"
 _PLAIN_QUERY = _UNRESERVED + b"%=&"
@@ -57,17 +57,17 @@ class _Hash(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """What verification must know of an access key."""
+    """An access key, for verification."""
 
     access_key: str
     secret: str = field(repr=False)
-    # SHA-256 of the session token that must come with this key; None for a lasting key.
+    # SHA-256 of the session token of this key; None for a permanent key.
     token_hash: bytes | None = field(default=None, repr=False)
     expires_s: float | None = None
 
 
 class Signed:
-    """A request whose signature holds: who made it, for which region."""
+    """A request with a valid signature: its access key and region."""
 
     __slots__ = ("access_key", "presigned", "region", "signed_s")
 
@@ -81,7 +81,7 @@ class Signed:
         return f"Signed({self.access_key!r}, {self.region!r}, {self.signed_s}, presigned={self.presigned})"
 
 
-# What these say has to be checked each time, whoever signed them.
+# Signed headers whose values are checked for every request.
 _SIGNED_FIELDS = frozenset((b"x-amz-content-sha256", b"x-amz-security-token"))
 
 
@@ -130,7 +130,7 @@ class _Scope:
         self.scope = b"/".join(parts[1:])
         self.signed_headers = signed_headers
         self.wanted = frozenset(names)
-        # Names of headers that came with a proof: signed, or such that nobody has to sign.
+        # Header names that were seen with a valid signature: signed, or exempt from signing.
         self.harmless: set[bytes] = set()
         # The canonical headers in two steps of C: pick the values in order, fill them in.
         self.values_of: Callable[[dict[bytes, bytes]], object] = itemgetter(*names)
@@ -138,10 +138,10 @@ class _Scope:
 
 
 class Verifier:
-    """Checks signatures against the keys that `secret_of` knows.
+    """Verifies signatures with the keys of `secret_of`.
 
-    `accepted_hosts` are the names under which clients know this server behind a proxy that changes
-    `Host`; a signature over one of them holds as well. `X-Forwarded-Host` is never believed.
+    `accepted_hosts` are public names of this server behind a proxy that changes `Host`; signatures for them
+    are valid too. `X-Forwarded-Host` is never trusted.
     """
 
     def __init__(
@@ -154,10 +154,10 @@ class Verifier:
         self._times: dict[bytes, int] = {}
 
     def verify_fast(self, target: bytes, given: dict[bytes, bytes], body: bytes, now_s: float) -> str | None:
-        """The access key of a POST to `/` in the form that this client used before, if its signature holds.
+        """The fast path: the access key of a POST to `/` in a known form, if its signature is valid.
 
-        None says nothing: `verify` decides. This is the same proof with everything prepared that does not
-        change from one request of a client to the next.
+        None is not a rejection: `verify` decides. The check is the same, with everything cached that does not
+        change between the requests of a client.
         """
         authorization = given.get(b"authorization", b"")
         scope = self._scopes.get(authorization[:-64])
@@ -194,7 +194,7 @@ class Verifier:
         return scope.access_key if holds else None
 
     def verify(self, method: str, target: bytes, headers: Headers, body: bytes, now_s: float) -> Signed:
-        """Who signed this request; raises SignatureRefused. Header names must be in lower case."""
+        """The signer of a request; raises InvalidSignature. Header names must be in lower case."""
         given = dict(headers)
         if len(given) != len(headers):
             given = {}
@@ -237,7 +237,7 @@ class Verifier:
         if known is not None and len(known.harmless) < _MAX_CACHED:
             # All `x-amz-` headers of this request are signed, and its proof holds.
             known.harmless.update(name for name in given.keys() - _SIGNED_FIELDS if len(name) <= _MAX_NAME)
-        # Only what was proved is remembered: a stranger cannot wash out what honest clients use.
+        # Only valid signatures are cached: invalid requests cannot evict entries.
         if known is None and prefix[-10:] == b"Signature=" and signature == authorization[-64:]:
             _cache(self._scopes, prefix, scope)
         return Signed(scope.access_key, scope.region, signed_s, False)
@@ -318,7 +318,7 @@ class Verifier:
             raise _wrong_payload(payload)
 
         info = self._secret_of(scope.access_key)
-        # An unknown key takes the same way with a secret of nobody: how long we think tells nothing.
+        # An unknown key is checked with a dummy secret, so that the time reveals nothing.
         secret = _UNKNOWN_KEY if info is None else info.secret
         halves = self._keys.get((secret, scope.scope))
         if halves is None:
@@ -344,7 +344,7 @@ class Verifier:
                 "Check your AWS Secret Access Key and signing method. "
                 "Consult the service documentation for details."
             )
-        # Only who holds the secret learns anything about tokens and their end.
+        # After the signature: errors of tokens are only for holders of the secret.
         if token is not None or info.token_hash is not None:
             given_hash = sha256(token or b"").digest()
             if not hmac.compare_digest(given_hash, info.token_hash or b""):
@@ -353,7 +353,7 @@ class Verifier:
             raise InvalidSignature("ExpiredToken", "The security token included in the request is expired")
 
     def _canonical_headers(self, scope: _Scope, given: dict[bytes, bytes]) -> list[bytes]:
-        """The signed headers as the client may have seen them: more than one form only behind a proxy."""
+        """The canonical headers, in more than one form only behind a proxy."""
         try:
             lines = scope.lines % scope.values_of(given)
             if b"  " in lines or b": " in lines or b" \n" in lines or b"\t" in lines or lines[-1] == 32:
@@ -380,7 +380,7 @@ V = TypeVar("V")
 
 
 def _cache(cache: dict[K, V], key: K, value: V) -> None:
-    # Emptied as a whole: what is in use comes back at once, and nothing has to be kept in order.
+    # Cleared as a whole: entries in use come back at once, and no order is kept.
     if len(cache) >= _MAX_CACHED:
         cache.clear()
     cache[key] = value
@@ -424,7 +424,7 @@ def _signing_key(secret: str, scope: _Scope) -> tuple[_Hash, _Hash]:
 def _canonical_path(path: bytes) -> bytes:
     """Without `.`, `..` and empty segments, and escaped once more: `%20` is signed as `%2520`."""
     if path[:1] != b"/":
-        # Never sent by a client; refused so that it cannot be taken for the path it would come down to.
+        # Clients never send it; rejected so that it cannot be confused with the normalised path.
         raise _mismatch("The path of a request must begin with a slash.")
     if b"//" in path or b"/." in path:
         kept: list[bytes] = []
@@ -442,9 +442,9 @@ def _canonical_path(path: bytes) -> bytes:
 
 
 def _canonical_queries(query: bytes) -> list[bytes]:
-    """The query as it came, sorted; and, where it holds bytes that should have been escaped, escaped.
+    """The sorted query as it came, and with unescaped bytes escaped.
 
-    Signers differ on the latter (`:` as it is or as `%3A`); both mean the same parameters.
+    Signers differ on `:` (plain or `%3A`); both are the same parameters.
     """
     pairs = []
     for pair in query.split(b"&"):

@@ -1,13 +1,13 @@
-"""Users, access keys, tokens and rules, in one document for all doors.
+"""Users, access keys, tokens and rules, in one document for all protocols.
 
-It is replaced as a whole: a reader sees the old one or the new one, whatever happens to the writer. Several
-processes may change it (servers, the command line); each change reads what is there. See `places`.
+The document is replaced atomically. Several processes may change it (servers, the command line); each change
+reads the current version first. See `documents.py`.
 
-What is kept of a secret depends on what the secret is for:
-- of a password a salted scrypt hash, slow to guess from; of one that RabbitMQ knew, RabbitMQ's own hash until
-  it is first used here, since nobody can make the other from it;
-- of a token its SHA-256: with 256 random bits there is nothing to guess, so a slow hash would only cost time;
-- a secret access key as it is, because whoever checks a signature must be able to compute it.
+How secrets are stored:
+- passwords as a salted scrypt hash; passwords imported from RabbitMQ as RabbitMQ's hash until their first
+  use, because one hash cannot be converted into the other;
+- tokens as SHA-256: 256 random bits cannot be guessed, so a slow hash is not needed;
+- secret access keys in plain text, because verifying a signature needs them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOKEN_PREFIX = "oq_"
 MAX_PASSWORD_BYTES = 1024
 
 _SCRYPT = (2**14, 8, 1)
-_RABBITMQ = "rabbitmq-"  # and the name of the algorithm: what RabbitMQ hashed
+_RABBITMQ = "rabbitmq-"  # and the name of the algorithm: a hash of RabbitMQ
 _RABBITMQ_SALT_BYTES = 4
 _RABBITMQ_DIGEST_BYTES = {"sha256": 32, "sha512": 64}
 _KEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -90,7 +90,7 @@ class AccessKey:
 
 @dataclass(frozen=True, slots=True)
 class CreatedKey:
-    """The only moment at which a session token can be seen, and the one meant for seeing the secret."""
+    """A new key. The session token is not stored, and the secret is not shown again."""
 
     id: str
     secret: str = field(repr=False)
@@ -124,7 +124,7 @@ T = TypeVar("T")
 
 
 def _retry_conflicts(change: Callable[P, T]) -> Callable[P, T]:
-    """Decide anew for as long as somebody else is faster."""
+    """Repeat a change on a write conflict."""
 
     @wraps(change)
     def repeated(*given: P.args, **more: P.kwargs) -> T:
@@ -178,14 +178,14 @@ class UserStore:
         return [token for token in self._state.tokens.values() if user in (None, token.user)]
 
     def find_token(self, text: str) -> Token | None:
-        # Looked up by hash: how far a guess agrees with a token tells nothing about the token.
+        # Looked up by hash: no timing difference reveals a token.
         return self._state.tokens.get(_sha256(text))
 
     def refresh(self) -> bool:
-        """Read the document again if it is another one than before. Whether it was.
+        """Read the document again if it changed. Returns whether it did.
 
-        Raises StoreDamaged and keeps what was known if it cannot be read or has vanished: without its
-        users a server would let everybody in.
+        Raises UserStoreDamaged and keeps the previous users if it cannot be read or is missing: without
+        users the server would be open.
         """
         if self._document is None:
             return False
@@ -205,7 +205,7 @@ class UserStore:
         except (ValueError, RecursionError):
             raise UserStoreDamaged(path, "it is not valid JSON") from None
         if not isinstance(source, dict) or "format" not in source:
-            raise UserStoreDamaged(path, "it does not say its format")
+            raise UserStoreDamaged(path, "it has no format version")
         if source["format"] != FORMAT:
             raise UserStoreDamaged(
                 path, f"its format is not {FORMAT}; a newer version of OpenQ may have written it"
@@ -213,7 +213,7 @@ class UserStore:
         try:
             return _state_from(source)
         except (KeyError, TypeError, ValueError, AttributeError):
-            # What exactly is not told: it would have to quote the file.
+            # Without details: they would quote the file, which has secrets.
             raise UserStoreDamaged(path, "an entry is missing, incomplete or wrong") from None
 
     # -- users
@@ -230,7 +230,7 @@ class UserStore:
         is_root: bool = False,
         password_hash: str | None = None,
     ) -> User:
-        """With a password, or with the hash of one that `rabbitmq_hash` made."""
+        """Add a user, with a password or with a hash of `rabbitmq_hash`."""
         hashed = password_hash if password is None else hash_password(password)
         user = User(name, account, role, checked(rules), hashed, False, is_root, self._now_ms())
         with self._change() as state:
@@ -253,7 +253,7 @@ class UserStore:
             )
 
     def set_password(self, name: str, password: str | None) -> User:
-        """None takes it away: then only keys and tokens let this user in."""
+        """None removes the password: then the user can only use keys and tokens."""
         hashed = None if password is None else hash_password(password)
         return self._replace(name, lambda user: replace(user, password_hash=hashed))
 
@@ -268,7 +268,7 @@ class UserStore:
                 self._commit(replace(state, users={**state.users, name: changed}))
 
     def change_user(self, name: str, change: Callable[[User], User]) -> User:
-        """Everything at once. `change` is called again if somebody else was faster."""
+        """Change a user atomically. `change` is called again on a write conflict."""
         return self._replace(name, change)
 
     def set_role(self, name: str, role: str) -> User:
@@ -308,7 +308,7 @@ class UserStore:
     def create_key(
         self, user: str, *, is_session: bool = False, expires_s: float | None = None
     ) -> CreatedKey:
-        """An access key for AWS clients; a session comes with a token that must be sent along."""
+        """Create an access key for AWS clients; that of a session has a token, too."""
         if is_session and expires_s is None:
             raise InvalidSetting("a session needs a time at which it ends")
         prefix = SESSION_KEY_PREFIX if is_session else KEY_PREFIX
@@ -369,7 +369,7 @@ class UserStore:
 
     @contextmanager
     def _change(self) -> Iterator[_State]:
-        """The newest state. Nobody else, here or in another process, changes it before `_commit` has."""
+        """The current state, exclusively, for a change that `_commit` writes."""
         with self._lock:
             if self._document is None:
                 yield self._state
@@ -423,7 +423,7 @@ def check_password(password: str, hashed: str | None) -> bool:
     if not data or len(data) > MAX_PASSWORD_BYTES:
         return False
     if hashed is not None and is_rabbitmq_hash(hashed):
-        check_password(password, None)  # or it would be quick, and tell that there is such a user
+        check_password(password, None)  # hashed too, so that the time does not reveal whether the user exists
         kind, salt, wanted = hashed.removeprefix(_RABBITMQ).split("$")
         found = hashlib.new(kind, bytes.fromhex(salt) + data).digest()
         return hmac.compare_digest(found, bytes.fromhex(wanted))
@@ -438,7 +438,7 @@ def is_rabbitmq_hash(hashed: str) -> bool:
 
 
 def rabbitmq_hash(text: str, algorithm: str) -> str:
-    """What RabbitMQ's definitions call `password_hash`, as it is kept here. Raises InvalidSetting."""
+    """The stored form of `password_hash` in RabbitMQ's definitions. Raises InvalidSetting."""
     kind = algorithm.removeprefix("rabbit_password_hashing_")
     if kind not in _RABBITMQ_DIGEST_BYTES:
         raise InvalidSetting(f"a password hashed by {algorithm!r} cannot be checked here")
@@ -448,7 +448,7 @@ def rabbitmq_hash(text: str, algorithm: str) -> str:
         data = b""
     salt, digest = data[:_RABBITMQ_SALT_BYTES], data[_RABBITMQ_SALT_BYTES:]
     if len(digest) != _RABBITMQ_DIGEST_BYTES[kind]:
-        raise InvalidSetting(f"its password_hash is none of {algorithm!r}")
+        raise InvalidSetting(f"its password_hash is not of {algorithm!r}")
     return f"{_RABBITMQ}{kind}${salt.hex()}${digest.hex()}"
 
 
@@ -501,7 +501,7 @@ def _source_of(state: _State) -> dict[str, object]:
 
 
 def rule_source(rule: Rule) -> dict[str, object]:
-    """A rule as it stands in the file, and as a door may show it."""
+    """A rule as in the file and in replies."""
     return {
         "effect": rule.effect,
         "actions": sorted(rule.actions),
@@ -511,7 +511,7 @@ def rule_source(rule: Rule) -> dict[str, object]:
 
 
 def rule_from(source: Mapping[str, object]) -> Rule:
-    """Raises InvalidSetting for what is no rule."""
+    """Raises InvalidSetting for an invalid rule."""
     if not isinstance(source, Mapping) or set(source) - {"effect", "actions", "queues", "account"}:
         raise InvalidSetting("a rule has effect, actions, queues and account")
     actions = source.get("actions")
@@ -562,7 +562,7 @@ def _state_from(source: Mapping[str, list[Mapping[str, object]]]) -> _State:
         )
         tokens[token.hash] = token
     if len(users) + len(keys) + len(tokens) != sum(len(source[kind]) for kind in ("users", "keys", "tokens")):
-        raise ValueError("an entry stands there twice")
+        raise ValueError("duplicate entry")
     return _State(users, keys, tokens)
 
 

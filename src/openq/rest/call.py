@@ -1,4 +1,4 @@
-"""One request on its way through a handler: who asks, what for, and the ways to answer."""
+"""One REST request in progress: caller, route and body, permissions, and the ways to answer."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class RestCall:
     # -- permissions
 
     def may(self, action: str, name: str, sqs_actions: SqsActions | None = None) -> bool:
-        """By the caller's rules and the queue's own policy.
+        """Whether the caller's rules and the queue's policy allow the action.
 
-        `asked` are the operations of SQS that the policy must not deny, and that together stand for the
-        action where only the policy allows it; the route's own, unless said otherwise. For what is no
-        queue there are none: the policy of a queue of that name is not about it.
+        `sqs_actions` are the SQS actions that the policy must not deny, and all of which it must allow if
+        only the policy allows the action; default: those of the route. Exchanges have none: the policy of a
+        queue with the same name does not apply.
         """
         return self._may(action, self.account, name, sqs_actions)
 
@@ -119,14 +119,14 @@ class RestCall:
             raise Problem("forbidden", f"{self.principal.user} may not {action} {name[:100]!r}")
 
     def may_peek(self, queue_key: str) -> bool:
-        """Of any account, unless the address names one."""
+        """In any account, unless the path names one."""
         account, name = split_name(queue_key)
         is_meant = account == self.account or "/accounts/" not in self.request.path
         return is_meant and self._may("peek", account, name, None)
 
     def may_fill(self, queue_key: str) -> bool:
-        """Whoever directs messages to a queue or an exchange sends to it, or manages it; its policy is
-        asked about sending either way."""
+        """Whether the caller may direct messages to a queue or an exchange, by the permission send or manage;
+        its policy must allow SendMessage in both cases."""
         account, name = split_name(queue_key)
         return any(self._may(action, account, name, _SEND_ACTIONS) for action in ("send", "manage"))
 
@@ -144,7 +144,7 @@ class RestCall:
         self.request.answer(200, data, self.format.content_type)
 
     def encode(self, value: Any) -> bytes:
-        """In a thread. Message by message: an encoder keeps the interpreter until it is done."""
+        """In a thread. Message by message: an encoder holds the GIL until it is done."""
         fields = getattr(value, "__struct_fields__", ())
         if fields and fields[0] == "messages" and isinstance(value.messages, list):
             return encode_messages(self.format, value)
@@ -154,7 +154,7 @@ class RestCall:
         answer_problem(self.request, error, self.account)
 
     def after_commit(self, value: Any, status: int = 200, headers: bytes = b"") -> None:
-        """The answer once everything done so far is on disk: before that it would be a lie."""
+        """Answer once everything done so far is on disk."""
 
         def committed(error: OpenQError | None) -> None:
             if error is not None:
@@ -165,28 +165,27 @@ class RestCall:
         self.context.after_commit(committed)
 
     def work(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """What may take long, in a thread; `then` on the loop, which answers."""
+        """Run `work` in a thread, then `then` on the loop, which answers."""
         self.context.run(work, unless_gone(self.request, then, self.fail))
 
     def seek(self, work: Callable[[], Any]) -> None:
-        """The same for work that goes through a whole queue: only so much of it at once, and apart from
-        what is quick."""
+        """Like `work`, for scans of a whole queue: in a pool of their own, and limited in number."""
         self.context.seek(
             lambda: self.encode(work()), unless_gone(self.request, self.answer_encoded, self.fail)
         )
 
     def commit(self, job: str, work: Callable[[], Any]) -> None:
-        """The same for a staged batch of this job, in its turn."""
+        """Like `work`, for a commit of a staged batch: one at a time for each job."""
         self.context.commit(
             job, work, unless_gone(self.request, self.answer, self.fail), lambda: not self.request.gone
         )
 
     def answer_with(self, work: Callable[[], Any]) -> None:
-        """Work in a thread whose result is the answer."""
+        """Run `work` in a thread and answer with its result."""
         self.work(lambda: self.encode(work()), self.answer_encoded)
 
     def change(self, work: Callable[[], Any]) -> None:
-        """The same for work that changes something: the answer waits for the disk."""
+        """Like `answer_with`, for work that changes something: the reply waits for the disk."""
         broker = self.broker
         if not broker.waits:
             self.work(work, self.after_commit)
@@ -194,7 +193,7 @@ class RestCall:
 
         def safely() -> Any:
             result = work()
-            broker.sync()  # by the thread that wrote: only it knows what
+            broker.sync()  # in the writing thread: the store tracks writes by thread
             return result
 
         self.work(safely, self.answer)
@@ -217,7 +216,7 @@ def answer_problem(request: HttpRequest, error: BaseException, account: str = DE
     if not isinstance(error, Exception):
         error = RuntimeError()
     status, body, headers = render(error)
-    # A client of another account knows its queues without the account in front.
+    # Clients of other accounts name their queues without the account.
     if account != DEFAULT_ACCOUNT:
         body = body.replace(qualified_name(account, "").encode(), b"")
     request.answer(status, body, CONTENT_TYPE, headers)

@@ -1,4 +1,4 @@
-"""Dead letters: where they are, why they died, back again or gone for good; and replay of the past."""
+"""Dead letters: list, group by reason, redrive, discard; and replay of past messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MAX_REASON = 500
     permission="peek",
     scope="each",
     sqs_actions=("GetQueueAttributes",),
-    summary="Dead-letter queues",
+    summary="List dead-letter queues",
     reply=DeadQueues,
 )
 def list_dead_queues(call: RestCall) -> None:
@@ -78,7 +78,7 @@ def list_dead_queues(call: RestCall) -> None:
 
 
 def reason_of(entry: Entry) -> str:
-    """What its last consumer said, else why OpenQ gave up on it."""
+    """The reason of the last consumer, else the reason of the dead-lettering."""
     options = entry.options
     if options is None:
         return ""
@@ -90,7 +90,7 @@ def reason_of(entry: Entry) -> str:
     "queues/{queue}/dead-letters",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="Dead letters, with reasons",
+    summary="List dead letters",
     reply=DeadLetters,
     query=DeadPage,
 )
@@ -133,7 +133,7 @@ _VARYING = [
 
 
 def normalised(reason: str) -> str:
-    """Without what differs from one failure to the next of the same kind: ids, addresses, numbers."""
+    """The reason without ids, addresses and numbers, which differ between failures of the same kind."""
     text = reason[:_MAX_REASON]
     for pattern, word in _VARYING:
         text = pattern.sub(word, text)
@@ -145,7 +145,7 @@ def normalised(reason: str) -> str:
     "queues/{queue}/dead-letters/groups",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="Dead letters by reason",
+    summary="Group dead letters by reason",
     reply=DeadGroups,
 )
 def group_dead_letters(call: RestCall) -> None:
@@ -210,9 +210,10 @@ def _dry_run_view(call: RestCall, kind: str, count: int) -> TaskView:
 
 
 def _chosen(call: RestCall, only_dead: bool = True) -> Filter:
-    """Dead letters only: whoever takes a working queue for a dead-letter queue must not lose what is in it.
+    """The filter of a bulk operation.
 
-    Of what waits, unless the filter names another state: what is with consumers stays theirs.
+    Dead letters only, so that ordinary messages are safe if the queue is not a dead-letter queue. Ready and
+    delayed messages, unless the filter names another state: messages in flight stay with their consumers.
     """
     wanted = call.body.filter
     state = "ready" if wanted is None or wanted.state == "all" else wanted.state
@@ -224,7 +225,7 @@ def _chosen(call: RestCall, only_dead: bool = True) -> Filter:
     "queues/{queue}/redrive",
     permission="manage",
     sqs_actions=("StartMessageMoveTask",),
-    summary="Dead letters back to where they died",
+    summary="Redrive dead letters to their source queues",
     request=Redrive,
     reply=TaskView,
     status=(202, 200),
@@ -238,7 +239,7 @@ def redrive(call: RestCall) -> None:
         to = call.qualified(body.to)
         broker.settings(to)
     check_rate(body.rate)
-    # To a queue that is named, whatever waits goes: nobody is sent where they did not say.
+    # With an explicit target all waiting messages are moved.
     filter = _chosen(call, only_dead=body.to is None)
     back = RedriveAuthorizer(call.may_fill)
     if body.dry_run:
@@ -280,7 +281,7 @@ def _would_redrive(
     "queues/{queue}/discard",
     permission="manage",
     sqs_actions=("DeleteMessage", "PurgeQueue"),
-    summary="Remove messages for good",
+    summary="Discard messages",
     request=Discard,
     reply=TaskView,
     status=(202, 200),
@@ -307,7 +308,7 @@ def _discard(broker: Broker, queue: str, filter: Filter, task: Task) -> int:
             try:
                 broker.admin.cancel(queue, broker.inspect.message_id(entry))
             except (MessageNotFoundError, QueueInUse):
-                continue  # gone or taken since it was chosen
+                continue  # removed or received meanwhile
             done += 1
         broker.sync()
         if not task.progress(done):
@@ -320,7 +321,7 @@ def _discard(broker: Broker, queue: str, filter: Filter, task: Task) -> int:
     "queues/{queue}/replay",
     permission="manage",
     sqs_actions=("ReceiveMessage", "StartMessageMoveTask"),
-    summary="Publish past messages again",
+    summary="Replay past messages",
     request=Replay,
     reply=TaskView,
     status=(202, 200),

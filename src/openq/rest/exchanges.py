@@ -31,7 +31,7 @@ _MAX_ARGUMENT_DEPTH = 16
 
 
 def _check_arguments(arguments: dict[str, Any], where: str = "arguments", depth: int = 0) -> None:
-    """What bindings are compared by: plain values, not too deep."""
+    """Arguments are compared: plain values only, limited in depth."""
     if depth > _MAX_ARGUMENT_DEPTH:
         raise InvalidSetting(f"{where} are nested too deeply")
     for name, value in arguments.items():
@@ -80,7 +80,7 @@ def list_exchanges(call: RestCall) -> None:
     call.answer(ExchangeList(exchanges=sorted(shown, key=lambda each: each.name)))
 
 
-@route("GET", "exchanges/{exchange}", permission="peek", summary="An exchange", reply=ExchangeView)
+@route("GET", "exchanges/{exchange}", permission="peek", summary="Show an exchange", reply=ExchangeView)
 def show_exchange(call: RestCall) -> None:
     call.answer(_view(call, call.broker.exchanges.exchange(call.qualified(call.args[0], "exchange"))))
 
@@ -223,5 +223,5 @@ def bind(call: RestCall) -> None:
 )
 def unbind(call: RestCall) -> None:
     if not call.broker.exchanges.unbind(_binding(call)):
-        raise Problem("binding_not_found", "there is no such binding")
+        raise Problem("binding_not_found", "the binding does not exist")
     call.after_commit(Changed(changed=True))

@@ -1,4 +1,4 @@
-"""JSON and msgpack: which one a client sends and which it wants, and the values neither has a word for."""
+"""JSON and msgpack: the formats of requests and replies, and values that they cannot represent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Format:
         self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
     def decode(self, data: bytes, kind: Any) -> Any:
-        """Raises Problem: `malformed` for what is no JSON or msgpack, `invalid` for what does not fit."""
+        """Raises Problem: `malformed` for invalid JSON or msgpack, `invalid` for a wrong type."""
         decode = self._decoders.get(kind)
         if decode is None:
             decode = self._decoders[kind] = self.new_decoder(kind).decode
@@ -43,8 +43,8 @@ class Format:
 
 
 def encode_messages(format: Format, value: Any) -> bytes:
-    """An answer with `messages`, its first field, message by message: an encoder keeps the interpreter until
-    it is done, and in between others have their turn."""
+    """A reply whose first field is `messages`, encoded message by message: an encoder holds the GIL until it
+    is done, and other threads can run in between."""
     frame = format.encode(msgspec.structs.replace(value, messages=[]))
     return join_messages(format, [format.encode(each) for each in value.messages], frame)
 
@@ -90,8 +90,7 @@ _SIGNS = {">=": "{} or more", "<=": "at most {}", ">": "more than {}", "<": "les
 
 
 def explain(error: msgspec.ValidationError, kind: Any) -> str:
-    """What does not fit, as a sentence that begins with the field; the validator's own words if it says
-    something else than usual."""
+    """The error as a sentence that begins with the field; msgspec's own text if it is not known here."""
     text = str(error)
     if found := _WRONG_KIND.match(text):
         received = _received_kind(found["kinds"], found["got"])
@@ -125,7 +124,7 @@ def _kinds(names: str) -> str:
 
 
 def _received_kind(reply_format: str, got: str) -> str:
-    # JSON has one kind of numbers: only where a whole one is wanted is the other worth a name of its own.
+    # JSON has one type of numbers: they are distinguished only where an integer is expected.
     if got in ("int", "float"):
         return "a fraction" if "int" in reply_format.split(" | ") else "a number"
     return "a boolean" if got == "bool" else _KINDS.get(got, got)
@@ -199,7 +198,7 @@ def drop_json_only(value: Any) -> Any:
 JSON = Format(b"application/json", msgspec.json.Encoder().encode, msgspec.json.Decoder)
 MSGPACK = Format(b"application/msgpack", msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder)
 
-# For answers to the library, which keeps bodies as they are stored: bytes, and the name of what they are.
+# For replies to the library, which gets bodies as they are stored: bytes and their encoding.
 NATIVE = Format(b"application/vnd.openq+msgpack", MSGPACK.encode, msgspec.msgpack.Decoder)
 
 _BY_NAME = {
@@ -228,7 +227,7 @@ def request_format(request: HttpRequest) -> Format:
 
 
 def reply_format(request: HttpRequest, default: Format) -> Format:
-    """The format of the answer: what is accepted most, else that of the request."""
+    """The format of the reply: the preferred one of `Accept`, else that of the request."""
     accept = request.header(b"accept")
     if accept is None or accept == b"*/*":
         return default

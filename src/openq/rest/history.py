@@ -1,7 +1,7 @@
-"""What was: the journal's segments as files to copy, and past messages as they were published.
+"""History: the segments of the journal as files, and past messages as they were published.
 
-A program that reads in parallel lists the segments, gives each worker one of them, and reads either its
-bytes and its index (the journal's own format) or, with `segment=`, the messages decoded.
+A parallel reader lists the segments and gives one to each worker, which reads either its bytes and its index
+(the format of the journal) or, with `segment=`, decoded messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_PIECE = 16 << 20
 
 
 def _durable_bytes(journal: Journal, segment: SegmentInfo, durable_location: int) -> int:
-    """Only these may be shown: what comes after them may yet be lost."""
+    """The durable bytes of a segment; later ones may still be lost."""
     if segment_of(durable_location) == segment.number:
         return min(segment.bytes, offset_of(durable_location) - BLOCK_BYTES)
     return segment.bytes if segment_of(durable_location) > segment.number else 0
@@ -44,7 +44,7 @@ def _durable_bytes(journal: Journal, segment: SegmentInfo, durable_location: int
     "history/segments",
     permission="admin",
     scope="server",
-    summary="Segments of the journal",
+    summary="List segments of the journal",
     reply=SegmentList,
 )
 def list_segments(call: RestCall) -> None:
@@ -74,7 +74,7 @@ def _segment(call: RestCall) -> tuple[Journal, SegmentInfo]:
         for each in journal.segments():
             if each.number == int(text):
                 return journal, each
-    raise HistoryUnavailable(f"segment {text[:40]} of the journal is not kept (any more)")
+    raise HistoryUnavailable(f"segment {text[:40]} of the journal does not exist, or no longer")
 
 
 @route(
@@ -82,7 +82,7 @@ def _segment(call: RestCall) -> tuple[Journal, SegmentInfo]:
     "history/segments/{number}/data",
     permission="admin",
     scope="server",
-    summary="Bytes of a segment, as far as they are durable; by Range",
+    summary="Durable bytes of a segment; by Range",
     status=(200, 206),
     media=("application/octet-stream",),
 )
@@ -94,21 +94,21 @@ def read_segment(call: RestCall) -> None:
     if asked is not None:
         start, end = _range(asked, total)
     elif total > MAX_PIECE:
-        raise Problem("invalid", f"{total} bytes; ask for them by Range, at most {MAX_PIECE} at a time")
+        raise Problem("invalid", f"{total} bytes; use Range, at most {MAX_PIECE} at a time")
     end = min(end, start + MAX_PIECE)
 
     def work() -> bytes:
         try:
             handle = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise HistoryUnavailable(f"segment {segment.number} is not kept any more") from None
+            raise HistoryUnavailable(f"segment {segment.number} no longer exists") from None
         try:
             data = os.pread(handle, end - start, start)
         finally:
             os.close(handle)
         # A file that was freed may have been used again for another segment meanwhile.
         if all(each.number != segment.number for each in journal.segments()) or len(data) != end - start:
-            raise HistoryUnavailable(f"segment {segment.number} is not kept any more")
+            raise HistoryUnavailable(f"segment {segment.number} no longer exists")
         return data
 
     def then(data: bytes) -> None:
@@ -144,12 +144,12 @@ def _range(asked: bytes, total: int) -> tuple[int, int]:
     "history/segments/{number}/index",
     permission="admin",
     scope="server",
-    summary="What is where in a segment, in rows of 32 bytes",
+    summary="Index of a segment, in rows of 32 bytes",
     media=("application/octet-stream",),
 )
 def read_index(call: RestCall) -> None:
     """Rows of 32 bytes, little-endian: sequence u64, time in ms u64, queue u32, offset u32, length u32,
-    kind u8, flags u8, two bytes of nothing."""
+    kind u8, flags u8, two bytes of padding."""
     journal, segment = _segment(call)
     call.work(
         lambda: journal.index(segment.number).rows, lambda rows: call.request.answer(200, rows, _OCTETS)
@@ -162,7 +162,7 @@ def read_index(call: RestCall) -> None:
     permission="peek",
     scope="query",
     sqs_actions=("ReceiveMessage",),
-    summary="Past messages as they were published",
+    summary="Past messages, as published",
     reply=PastMessages,
     query=PastQuery,
 )
@@ -190,7 +190,7 @@ def list_past(call: RestCall) -> None:
 
 
 def _moment(text: str) -> str | float:
-    """In an address everything is text; epoch seconds are meant by digits alone."""
+    """A time in a query: digits alone are epoch seconds."""
     try:
         return float(text)
     except ValueError:
@@ -223,12 +223,12 @@ def _view(call: RestCall, queue: str, past: Past) -> PastMessageView:
     permission="peek",
     scope="query",
     sqs_actions=("ReceiveMessage",),
-    summary="A queue as JSON lines, page by page",
+    summary="Export a queue as JSON lines, page by page",
     query=Export,
     media=("application/x-ndjson",),
 )
 def export(call: RestCall) -> None:
-    """The persistence form, one JSON document per line; `OpenQ-Next` says where the next page begins."""
+    """The persistence form, one JSON document per line; `OpenQ-Next` is the `after` of the next page."""
     query, broker = call.query, call.broker
     queue = call.qualified(query.queue)
     encode = msgspec.json.Encoder().encode_lines

@@ -1,6 +1,6 @@
-"""The history as columns where the store is Redis: `columns_api` over streams instead of a journal.
+"""History tables of a Redis store: like `history_tables.py`, over streams instead of a journal.
 
-What is complete is known by asking Redis, in a thread; the rows are decoded in processes, as for a journal.
+The end of the history is read from Redis, in a thread; rows are decoded in processes, as for a journal.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ..redis.broker import RedisBroker
     from ..redis.stream_positions import StreamHistoryEnd
 
-POLL_S = 0.03  # how long after a look who waits looks again; longer if there is much to look at
-_REST = 4  # how many times as long as a look took
-_WHEREVER = 1 << 62  # a piece says itself where it ends
+POLL_S = 0.03  # minimum interval of the polls of Redis
+_REST = 4  # and at least so many times the duration of the last poll
+_WHEREVER = 1 << 62  # a piece has its own end
 
 
 def _reach(context: ServerContext) -> StreamHistoryEnd:
@@ -96,7 +96,7 @@ def _answer_end(call: RestCall, end: int) -> None:
 
 
 class _StreamEndPoll:
-    """One request that waits for something new; one look at Redis is for all of them."""
+    """One request that waits for new history; one poll of Redis serves all of them."""
 
     def __init__(self, call: RestCall, after: int, end: int) -> None:
         self._call = call
@@ -143,7 +143,7 @@ def _poll_end(context: ServerContext) -> None:
         waiting = _end_polls[context]
         for poll in list(waiting):
             if error is not None or end is None:
-                poll.fail(error or OpenQError("the end of the history is not known"))
+                poll.fail(error or OpenQError("the end of the history is unknown"))
             else:
                 poll.see(end, context.loop.time())
         if waiting:

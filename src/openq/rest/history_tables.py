@@ -1,7 +1,7 @@
-"""The history as columns: what there is, its rows as Arrow streams, and how far it reaches.
+"""History as tables: snapshots, rows as Arrow streams, and the end of the history.
 
-Rows are decoded in processes of their own (`openq.history.worker`): numpy and Arrow are never loaded here,
-and the loop only passes bytes on. At most two of them work at once; whoever comes then waits in line.
+Rows are decoded in worker processes (`openq.history.worker`): numpy and Arrow are never loaded here, and the
+loop only passes bytes on. At most two workers run at once; other requests wait.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ ARROW = b"application/vnd.apache.arrow.stream"
 MAX_WORKERS = 2
 MAX_WAITING = 256
 IDLE_S = 60.0
-TASK_S = 300.0  # a worker that takes longer is ended
-ABANDON_S = 1.0  # so long a worker may go on for a client that has gone
+TASK_S = 300.0  # maximum time of a task
+ABANDON_S = 1.0  # how long a worker may continue after its client disconnected
 MAX_PIECE = 32 << 20
-MAX_UNSENT = 256 << 20  # of answers that their clients have not taken yet; no others are made meanwhile
+MAX_UNSENT = 256 << 20  # of unread replies; while there are more, no others are made
 RETRY_S = 0.05
 TICK_S = 0.01
 _READ = 256 << 10
@@ -51,7 +51,7 @@ Then = Callable[[bytes], None]
 def _journal(call: RestCall) -> Journal:
     journal = journal_of(call)
     if journal is None:
-        raise Problem("no_history", "this server keeps nothing on disk, so there is no history to read")
+        raise Problem("no_history", "this server keeps nothing on disk: there is no history")
     return journal
 
 
@@ -84,7 +84,7 @@ def _object(text: str, what: str) -> Any:
     permission="peek",
     scope="each",
     sqs_actions=("ReceiveMessage",),
-    summary="What there is of a selection, in pieces to be read",
+    summary="Snapshot of a selection, in pieces",
     reply=HistorySnapshot,
     query=SnapshotQuery,
 )
@@ -102,7 +102,7 @@ def show_snapshot(call: RestCall) -> None:
         if error is not None:
             call.fail(error)
             return
-        # What was answered so far is part of the history.
+        # Everything that was answered so far is included.
         task["end"] = journal.durable_location
         _reader_pool(call.context).submit(call, task, answer)
 
@@ -118,7 +118,7 @@ def show_snapshot(call: RestCall) -> None:
     permission="peek",
     scope="each",
     sqs_actions=("ReceiveMessage",),
-    summary="The rows of a piece, as an Arrow stream",
+    summary="Rows of a piece, as an Arrow stream",
     query=RowsQuery,
     media=("application/vnd.apache.arrow.stream",),
 )
@@ -142,7 +142,7 @@ def read_rows(call: RestCall) -> None:
     "history/end",
     permission="none",
     scope="caller",
-    summary="How far the history reaches; with after and wait, once there is more",
+    summary="End of the history; with after and wait, a long poll",
     reply=HistoryEnd,
     query=EndQuery,
 )
@@ -164,7 +164,7 @@ def _answer_end(call: RestCall, journal: Journal) -> None:
 
 
 class _JournalEndPoll:
-    """One request that waits for something new; one timer ticks for all of them."""
+    """One request that waits for new history; one timer serves all of them."""
 
     __slots__ = ("_after", "_call", "_end_s", "_journal")
 
@@ -216,7 +216,7 @@ def _tick(context: ServerContext) -> None:
 
 
 class _ReadJob:
-    """A task and who waits for it."""
+    """A task and the request that waits for it."""
 
     __slots__ = ("call", "is_over", "task", "then", "tries")
 
@@ -225,7 +225,7 @@ class _ReadJob:
         self.task = task
         self.then = then
         self.tries = 0
-        self.is_over = False  # the client is gone
+        self.is_over = False  # the client disconnected
 
     def fail(self, error: Exception) -> None:
         if not self.is_over:
@@ -234,12 +234,12 @@ class _ReadJob:
             self.call.request.later(self.call.fail, error)
 
     def allowed(self, names: list[str]) -> list[str]:
-        """Those of the queues, by their full names, whose messages the caller may look at."""
+        """The queues, by qualified name, whose messages the caller may peek."""
         return [name for name in names if self.call.may_peek(name)]
 
 
 class _ReaderProcess:
-    """One process and our end of the sockets to it. All of it on the loop; nothing here blocks."""
+    """A worker process and the socket to it. Everything runs on the loop without blocking."""
 
     def __init__(self, readers: _ReaderPool) -> None:
         self._readers = readers
@@ -249,7 +249,7 @@ class _ReaderProcess:
         with theirs:
             ours.setblocking(False)
             self._process = subprocess.Popen(
-                # Not what lies in the working directory; and nothing of ours that is secret.
+                # No imports from the working directory, and no secrets in the environment.
                 [sys.executable, "-P", "-m", _program(readers.context), str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -271,7 +271,7 @@ class _ReaderProcess:
         self._send(job.task)
 
     def abandon(self) -> None:
-        """Nobody waits for its task any more: it ends soon, or is ended."""
+        """The client disconnected: the task ends soon, or is killed."""
         self._wait(ABANDON_S, self._kill)
 
     def _kill(self) -> None:
@@ -339,7 +339,7 @@ class _ReaderProcess:
             self.close()
             return
         if "ask" in said:
-            # A client that has gone sees nothing, which is the quickest way to the end of its task.
+            # A disconnected client may see no queue, which ends its task quickly.
             self._send({"allowed": [] if job.is_over else job.allowed(said["ask"])})
             return
         self.job = None
@@ -357,7 +357,7 @@ class _ReaderProcess:
         self._kill()
 
     def close(self) -> None:
-        """The process ends when it sees that nobody is there any more."""
+        """Close the socket; the process ends then."""
         if self._end is None:
             return
         end, self._end = self._end, None
@@ -391,7 +391,7 @@ def _program(context: ServerContext) -> str:
 
 
 class _ReaderPool:
-    """The workers of one server, and who waits for them."""
+    """The workers of a server, and the tasks that wait for them."""
 
     def __init__(self, context: ServerContext) -> None:
         self.context = context
@@ -399,8 +399,8 @@ class _ReaderPool:
         self._idle: list[_ReaderProcess] = []
         self._waiting: deque[_ReadJob] = deque()
         self._ending = False
-        self._fetched = 0  # bytes of answers that are on their way from a worker
-        self._answered: set[HttpRequest] = set()  # those whose clients may still be reading
+        self._fetched = 0  # bytes of replies that are read from workers
+        self._answered: set[HttpRequest] = set()  # requests whose replies may be unread
         self._looking = False
 
     def submit(self, call: RestCall, task: dict[str, Any], then: Then) -> None:
@@ -470,7 +470,7 @@ class _ReaderPool:
             worker.rest(IDLE_S)
 
     def left(self, worker: _ReaderProcess, job: _ReadJob | None) -> None:
-        """A worker is gone; what it was doing another one does once more."""
+        """A worker ended; its task is repeated by another one."""
         self._workers.discard(worker)
         if worker in self._idle:
             self._idle.remove(worker)
@@ -489,7 +489,7 @@ class _ReaderPool:
         def read() -> bytes:
             try:
                 data = os.pread(handle, size, 0)
-                while len(data) < size:  # more than one read gives at once
+                while len(data) < size:  # more than one read returns
                     more = os.pread(handle, size - len(data), len(data))
                     if not more:
                         raise OSError("an answer ends early")
@@ -517,7 +517,7 @@ class _ReaderPool:
             self.context.run(read, done)
 
     def end(self) -> None:
-        """The server stops: those who wait are told, those who are served are served to the end."""
+        """The server stops: waiting tasks fail, running ones are finished."""
         self._ending = True
         while self._waiting:
             self._waiting.popleft().fail(Closed())

@@ -1,4 +1,4 @@
-"""Messages: publish, receive, settle; look at one or many, edit, move, cancel."""
+"""Messages: publish, receive, ack, nack, extend; browse, search, edit, move, cancel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_payload(message: NewMessage | Edit, format: Format) -> Body:
 
 
 def _past(call: RestCall, message: NewMessage) -> DeliveryOptions:
-    """What a message out of a backup went through before."""
+    """The past of a message from a backup: deaths and counts."""
     deaths = message.deaths or []
     for count in (message.receive_count or 0, *(each.receive_count for each in deaths)):
         if not 0 <= count <= _MAX_RECEIVES:
@@ -116,7 +116,7 @@ def make_draft(message: NewMessage, format: Format, past: DeliveryOptions | None
     if message.at is not None and message.delay is not None:
         raise InvalidSetting("give either delay or at, not both")
     if message.timestamp is not None and past is None:
-        # When the sender sent it: consumers see this time, the queue keeps its own.
+        # The time of the sender: consumers see it; the queue has its own.
         past = DeliveryOptions(born_ms=moment_ms(message.timestamp, "timestamp"))
     return Draft(
         body,
@@ -137,7 +137,7 @@ def make_draft(message: NewMessage, format: Format, past: DeliveryOptions | None
 
 
 def _refusal(error: OpenQError, call: RestCall, size: int) -> OpenQError | Problem:
-    """A body that is too large has a status of its own."""
+    """413 for a body that is too large."""
     if isinstance(error, InvalidSetting):
         limit = call.broker.settings(call.queue).max_body
         if limit is not None and size > limit:
@@ -224,7 +224,7 @@ def _read_batch(call: RestCall) -> list[Any]:
 
 def _check_count(items: Sequence[object]) -> None:
     if len(items) > MAX_BATCH:
-        raise Problem("batch_too_large", f"{len(items)} messages; at most {MAX_BATCH} fit one request")
+        raise Problem("batch_too_large", f"{len(items)} messages; the maximum is {MAX_BATCH} per request")
 
 
 def _read_items(raws: Sequence[Raw], read: Callable[[bytes], Any]) -> list[Any]:
@@ -243,7 +243,7 @@ def _read_json_item(format: Format, data: bytes) -> Any:
 
 
 def _array_start(data: bytes) -> int:
-    """Where the first item of a msgpack array is; 0 if this is no array."""
+    """The offset of the first item of a msgpack array; 0 if this is not an array."""
     kind = data[0] if data else 0
     if 0x90 <= kind <= 0x9F:
         return 1
@@ -254,7 +254,7 @@ def _read_msgpack_batch(data: bytes) -> list[Any]:
     start = _array_start(data)
     raws: list[Raw]
     if start:
-        # The short ways: nothing but bytes, or nothing but messages, decoded in one go.
+        # Fast path: only bytes, or only messages, decoded at once.
         first = data[start] if len(data) > start else 0
         try:
             if first in BINARIES:
@@ -262,7 +262,7 @@ def _read_msgpack_batch(data: bytes) -> list[Any]:
             if _is_map(first):
                 return _read_messages(data)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            pass  # mixed, or broken: the long way tells
+            pass  # mixed or invalid: decoded item by item
         raws = MSGPACK.decode(data, list[Raw])
     else:
         raws = MSGPACK.decode(data, NewMessages).messages
@@ -326,7 +326,7 @@ def _outcome(call: RestCall, draft: Draft, result: tuple[str, bool] | OpenQError
     "queues/{queue}/receive",
     permission="receive",
     sqs_actions=("ReceiveMessage",),
-    summary="Receive, waiting if need be",
+    summary="Receive messages, with a long poll",
     request=Receive,
     reply=Messages,
 )
@@ -366,9 +366,7 @@ class BatchEncoder:
         self._deliveries = deliveries
         self._shown: list[bytes] = []
         self._done = 0
-        call.request.on_gone = (
-            _ignore  # it holds messages: a client that hangs up meanwhile is one that leaves
-        )
+        call.request.on_gone = _ignore  # messages are leased: a disconnect must be noticed
 
     def go_on(self) -> None:
         call = self._call
@@ -400,7 +398,7 @@ class BatchEncoder:
 
 
 def _ignore() -> None:
-    """`Showing.go_on` sees that the request is gone."""
+    """`BatchEncoder` sees that the request is gone."""
 
 
 def _read_receipt(text: str, prefix: str, queue: str) -> Receipt:
@@ -443,7 +441,7 @@ def _settle_receipts(call: RestCall, act: Callable[[Receipt], str | None]) -> No
 
 
 def _about(text: str, queue: str, error: OpenQError) -> OpenQError:
-    """The engine knows deliveries by numbers; who sent a receipt knows it by its text."""
+    """The error with the text of the receipt instead of the numbers of the engine."""
     if isinstance(error, MessageNotFoundError):
         return MessageNotFoundError(text, queue)
     return VisibilityTimeoutExpired(text, queue) if isinstance(error, VisibilityTimeoutExpired) else error
@@ -459,7 +457,7 @@ def _failed(text: str, error: OpenQError) -> ReceiptFailure:
     "queues/{queue}/ack",
     permission="receive",
     sqs_actions=("DeleteMessage",),
-    summary="Finish deliveries",
+    summary="Ack deliveries",
     request=Receipts,
     reply=Settled,
 )
@@ -495,7 +493,7 @@ def ack(call: RestCall) -> None:
     "queues/{queue}/nack",
     permission="receive",
     sqs_actions=("ChangeMessageVisibility",),
-    summary="Give deliveries back, or reject them",
+    summary="Nack or reject deliveries",
     request=Nack,
     reply=Settled,
 )
@@ -550,7 +548,7 @@ def _show_all(call: RestCall, queue: str, entries: Sequence[tuple[Entry, str]], 
     "queues/{queue}/messages",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="Look, changing nothing",
+    summary="Browse messages",
     reply=MessagePage,
     query=Browse,
 )
@@ -600,7 +598,7 @@ def make_filter(wanted: MessageFilter | None, format: Format, state: str | None 
     "queues/{queue}/search",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="Search",
+    summary="Search messages",
     request=Search,
     reply=SearchReply,
 )
@@ -629,7 +627,7 @@ def search(call: RestCall) -> None:
     "queues/{queue}/messages/{id}",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="One message",
+    summary="Show a message",
     reply=MessageView,
 )
 def show_message(call: RestCall) -> None:
@@ -658,7 +656,7 @@ def show_message(call: RestCall) -> None:
     "queues/{queue}/messages/{id}/timeline",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="What happened to it",
+    summary="Timeline of a message",
     reply=Timeline,
 )
 def show_timeline(call: RestCall) -> None:
@@ -688,7 +686,7 @@ def show_timeline(call: RestCall) -> None:
     "queues/{queue}/messages/{id}/why",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="Why it is not being delivered",
+    summary="Why a message is not delivered",
     reply=Reason,
 )
 def show_why(call: RestCall) -> None:
@@ -709,12 +707,12 @@ def show_why(call: RestCall) -> None:
     "queues/{queue}/messages/{id}",
     permission="manage",
     sqs_actions=("SendMessage", "DeleteMessage", "PurgeQueue"),
-    summary="Another body, type, attributes or time",
+    summary="Edit a message",
     request=Edit,
     reply=Id,
 )
 def edit_message(call: RestCall) -> None:
-    """Another body, type or attributes; another time. What is not named stays."""
+    """Change body, type, attributes or due time. Fields that are not named keep their values."""
     body, broker, queue, message_id = call.body, call.broker, call.queue, call.args[1]
     if body.delay is not UNSET and body.at is not UNSET:
         raise InvalidSetting("give either delay or at, not both")
@@ -763,7 +761,7 @@ def edit_message(call: RestCall) -> None:
     "queues/{queue}/messages/{id}",
     permission="manage",
     sqs_actions=("DeleteMessage", "PurgeQueue"),
-    summary="Cancel",
+    summary="Cancel a message",
     reply=Id,
 )
 def cancel_message(call: RestCall) -> None:
@@ -776,7 +774,7 @@ def cancel_message(call: RestCall) -> None:
     "queues/{queue}/messages/{id}/move",
     permission="manage",
     sqs_actions=("DeleteMessage", "StartMessageMoveTask"),
-    summary="Move to another queue",
+    summary="Move a message to another queue",
     request=MoveTarget,
     reply=Id,
 )

@@ -23,7 +23,7 @@ _DESCRIPTION = (
     "account are below /api/v1/accounts/{account}/. Errors are RFC 9457 problems with a stable `code`."
 )
 
-# What the types cannot say: two names of which one is given.
+# Not in the types: exactly one of two fields is required.
 _EXACTLY_ONE = {
     **dict.fromkeys(("NewMessage", "RoutedMessage"), ("payload", "body")),
     **dict.fromkeys(("Receipts", "Nack", "Extend"), ("receipt_id", "receipts")),
@@ -105,7 +105,7 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
     parameters = []
     for field in msgspec.structs.fields(route.query):
         schema = shape["properties"][field.encode_name]
-        # In an address there is no null: what is not said is left out.
+        # Query parameters have no null: they are left out.
         options = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
         if len(options) == 1:
             schema = options[0]

@@ -22,7 +22,7 @@ def _read_page_token(after: str) -> ScanPosition | None:
             raise ValueError
         section, rank, seq = (int(part, 36) for part in after.split("."))
     except ValueError:
-        raise InvalidSetting(f"after must be what `next` of a page said, not {after[:100]!r}") from None
+        raise InvalidSetting(f"after must be the `next` of a page, not {after[:100]!r}") from None
     return section, rank, seq
 
 
@@ -66,5 +66,5 @@ def page(
         chosen.append((entry, state_of))
         last = mark
     states = {entry.seq: state_of for entry, state_of in chosen}
-    filled = broker.inspect.with_bodies([entry for entry, _ in chosen])  # without what cannot be read
+    filled = broker.inspect.with_bodies([entry for entry, _ in chosen])  # unreadable messages are left out
     return [(entry, states[entry.seq]) for entry in filled], following

@@ -1,8 +1,8 @@
-"""Bodies on the wire: natural where the format has a word for them, marked where it has not.
+"""Bodies in requests and replies.
 
-JSON carries text and JSON values as they are, bytes as base64 with `payload_encoding`. msgpack carries text
-as str and bytes as bin; another value is kept as JSON where JSON can hold it, because that is what the
-library and the other doors read, and as msgpack otherwise. A JSON body goes in and out byte for byte.
+JSON carries text and JSON values as they are, and bytes as base64 with `payload_encoding`. msgpack carries
+text as str and bytes as bin; other values are stored as JSON if possible, which the library and the other
+protocols read, else as msgpack. JSON bodies are kept byte for byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..model import (
 from .problems import Problem
 from .values import read_base64
 
-MAX_DEPTH = 500  # what the library reads, however deep the stack of its caller is
+MAX_DEPTH = 500  # the library can decode it at any stack depth of its caller
 
 Body = tuple[bytes, int]  # and its form
 PayloadView = tuple[Any, str | UnsetType]  # payload, payload_encoding
@@ -73,7 +73,7 @@ def _decoded(data: bytes, encoding: str) -> Body:
         except (msgspec.DecodeError, ValueError, RecursionError):
             raise InvalidSetting("the payload is not valid msgpack") from None
         return data, ENCODING_MSGPACK
-    # Whoever reads a pickle runs the code that its writer chose.
+    # Reading a pickle runs code of its writer.
     raise InvalidSetting(f"payload_encoding must be 'base64' or 'msgpack+base64', not {encoding!r}")
 
 
@@ -122,7 +122,7 @@ def read_msgpack(raw: Raw, encoding: str | UnsetType) -> Body:
 
 
 def _json_in(value: object) -> bytes:
-    """What `show_msgpack` could not say in msgpack, on its way back."""
+    """Values that `show_msgpack` marks because msgpack cannot represent them."""
     data = value.encode() if isinstance(value, str) else value
     try:
         if not isinstance(data, bytes):
@@ -154,9 +154,9 @@ def _is_json(value: Any) -> bool:
 
 
 def form_of(body: bytes, body_encoding: int, properties: Properties | None, prefers_text: bool) -> int:
-    """What the body is. AMQP only has bytes, and a content type that may say what is in them.
+    """The encoding of a body. AMQP bodies are bytes with an optional content type.
 
-    `prefers_text`: what is UTF-8 is text even if nobody says so, for a format that has no word for bytes.
+    `prefers_text`: UTF-8 is text even without a content type, for a format that cannot represent bytes.
     """
     if body_encoding != ENCODING_BYTES or properties is None or properties.amqp_properties is None:
         return body_encoding
@@ -186,7 +186,7 @@ def show_json(body: bytes, body_encoding: int) -> PayloadView:
         try:
             return body.decode(), UNSET
         except UnicodeDecodeError:
-            pass  # some door called it text; nothing may be lost over that
+            pass  # declared as text but not UTF-8: shown as bytes
     elif body_encoding == ENCODING_JSON:
         try:
             _read_json(body)
@@ -205,7 +205,7 @@ _FORM_NAMES = {
 
 
 def show_native(body: bytes, body_encoding: int) -> PayloadView:
-    """As it is stored, and what it is; plain bytes need no name."""
+    """The stored bytes and their encoding; none for plain bytes."""
     return body, _FORM_NAMES.get(body_encoding, UNSET)
 
 

@@ -1,4 +1,4 @@
-"""Queues: list, create, change, delete, purge, pause; what is in them in numbers."""
+"""Queues: list, create, change, delete, purge, pause, statistics, leases."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _answer_made(call: RestCall, queue: str, created: bool) -> None:
     "queues/{queue}",
     permission="peek",
     sqs_actions=("GetQueueAttributes",),
-    summary="Settings and numbers",
+    summary="Settings and statistics of a queue",
     reply=QueueView,
 )
 def show_queue(call: RestCall) -> None:
@@ -185,7 +185,7 @@ def show_queue(call: RestCall) -> None:
     "queues/{queue}",
     permission="manage",
     sqs_actions=("SetQueueAttributes",),
-    summary="Change some settings",
+    summary="Change settings of a queue",
     request=QueueChange,
     reply=QueueView,
 )
@@ -203,7 +203,7 @@ def change_queue(call: RestCall) -> None:
     "queues/{queue}",
     permission="manage",
     sqs_actions=("DeleteQueue",),
-    summary="Delete a queue and all in it",
+    summary="Delete a queue and its messages",
     reply=RemovedMessages,
     query=QueueDeletion,
 )
@@ -224,7 +224,7 @@ def delete_queue(call: RestCall) -> None:
     "queues/{queue}/purge",
     permission="manage",
     sqs_actions=("PurgeQueue",),
-    summary="Remove all messages",
+    summary="Purge a queue",
     reply=RemovedMessages,
     query=DryRun,
 )
@@ -245,7 +245,7 @@ def _count(call: RestCall, queue: str) -> int:
     "queues/{queue}/pause",
     permission="manage",
     sqs_actions=("SetQueueAttributes",),
-    summary="Hand out nothing",
+    summary="Pause deliveries",
     reply=QueueView,
 )
 def pause_queue(call: RestCall) -> None:
@@ -257,7 +257,7 @@ def pause_queue(call: RestCall) -> None:
     "queues/{queue}/resume",
     permission="manage",
     sqs_actions=("SetQueueAttributes",),
-    summary="Hand out again",
+    summary="Resume deliveries",
     reply=QueueView,
 )
 def resume_queue(call: RestCall) -> None:
@@ -277,7 +277,7 @@ def _set_paused(call: RestCall, paused: bool) -> None:
     "queues/{queue}/stats",
     permission="peek",
     sqs_actions=("GetQueueAttributes",),
-    summary="The queue in numbers",
+    summary="Statistics of a queue",
     reply=Stats,
 )
 def show_stats(call: RestCall) -> None:
@@ -289,7 +289,7 @@ def show_stats(call: RestCall) -> None:
     "queues/{queue}/in-flight",
     permission="peek",
     sqs_actions=("ReceiveMessage",),
-    summary="What is with consumers",
+    summary="List messages in flight",
     reply=Leases,
     query=Limited,
 )

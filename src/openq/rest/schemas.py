@@ -1,7 +1,7 @@
-"""Every request and reply as a type: what is decoded, checked, encoded and shown in /openapi.json.
+"""The types of requests and replies: for decoding, validation, encoding and /openapi.json.
 
-Names and units are those of the library: durations in seconds, times as ISO-8601 in UTC. A request with a
-field that is not known is refused, so that a misspelt one does not go unnoticed.
+Names and units are those of the library: durations in seconds, times as ISO-8601 in UTC. A request with an
+unknown field is rejected, so that misspelt fields are noticed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ State = Literal["ready", "delayed", "in_flight", "all"]
 
 
 class RequestBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a client sends."""
+    """The body of a request."""
 
 
 class QueryParameters(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a client says behind the question mark."""
+    """The query of a request."""
 
 
 class ReplyBody(Struct, kw_only=True):
-    """What a client gets. A field that says nothing is left out."""
+    """The body of a reply. Unset fields are left out."""
 
 
 class NoQuery(QueryParameters, kw_only=True):
@@ -195,9 +195,9 @@ class DeathView(ReplyBody, kw_only=True):
 
 
 class NewMessage(RequestBody, kw_only=True):
-    """The transmission form, `{"id", "timestamp", "payload"}`, and what else a message may be sent with.
+    """The transmission form, `{"id", "timestamp", "payload"}`, and the other options of a message.
 
-    A message as a consumer or an export shows it is taken too; what it says of its delivery is passed over.
+    Messages of a receive or an export are accepted too; the fields of their delivery are ignored.
     """
 
     payload: Raw | UnsetType = UNSET
@@ -227,7 +227,7 @@ class NewMessage(RequestBody, kw_only=True):
 
 
 class Restoring(QueryParameters, kw_only=True):
-    """`restore` takes a message as a backup shows it, with what it went through; for those who manage."""
+    """`restore` keeps the past of a message from a backup; needs the permission manage."""
 
     restore: bool = False
 
@@ -237,9 +237,9 @@ class NewMessages(RequestBody, kw_only=True):
 
 
 class BatchOf(RequestBody, kw_only=True):
-    """A text is a message with nothing but a body; in msgpack, bytes are too.
+    """A text (in msgpack also bytes) is a message with only a body.
 
-    A list of nothing but bytes in msgpack is the fastest way in.
+    A msgpack list of only bytes is the fastest.
     """
 
     messages: Annotated[list[str | NewMessage], Meta(max_length=MAX_BATCH)]
@@ -254,7 +254,7 @@ class Published(ReplyBody, kw_only=True):
 
 
 class Outcome(ReplyBody, kw_only=True):
-    """Of one message in a batch: its id, or why there is none."""
+    """The result of one message of a batch: its id or its error."""
 
     id: str | UnsetType = UNSET
     duplicate: bool | UnsetType = UNSET
@@ -265,8 +265,8 @@ class Outcome(ReplyBody, kw_only=True):
 class PublishedBatch(ReplyBody, kw_only=True):
     """`count` messages are in the queue.
 
-    Plain bodies get consecutive ids, of which only the first is told: the last twelve digits count up.
-    Otherwise `results` has one entry per message, in order, and `failed` says how many were refused.
+    Plain bodies get consecutive ids; only the first is returned: the last twelve digits count up. Otherwise
+    `results` has one entry per message, in order, and `failed` is the number of rejected ones.
     """
 
     count: int
@@ -300,7 +300,7 @@ class MessageView(Struct, kw_only=True, gc=False):
     receive_count: int
     attributes: dict[str, Any]
     group: str | UnsetType = UNSET
-    consumer: str | UnsetType | None = UNSET  # who has it now
+    consumer: str | UnsetType | None = UNSET  # the current consumer
     receipt_id: str | UnsetType = UNSET
     received_at: str | UnsetType = UNSET
     deadline: str | UnsetType | None = UNSET
@@ -322,7 +322,7 @@ class Messages(ReplyBody, kw_only=True):
 class MessagePage(ReplyBody, kw_only=True):
     messages: list[MessageView]
     next: str | UnsetType = UNSET  # as `after` of the next request
-    truncated: bool | UnsetType = UNSET  # front and rear: true if more were asked for than an answer carries
+    truncated: bool | UnsetType = UNSET  # front and rear: true if more were requested than a reply carries
 
 
 class Receipts(RequestBody, kw_only=True):
@@ -336,8 +336,8 @@ class Nack(Receipts, kw_only=True):
     delay: Seconds | None = None
     reason: Annotated[str, Meta(max_length=4096)] | None = None
     traceback: Annotated[str, Meta(max_length=65536)] | None = None  # its last 4 KiB are kept
-    reject: bool = False  # to the dead letters at once
-    release: bool = False  # back to its place at once and not counted, as if it had never been handed out
+    reject: bool = False  # dead-letter it at once
+    release: bool = False  # return it at once without counting the delivery
 
 
 class Extend(Receipts, kw_only=True):
@@ -355,7 +355,7 @@ class Settled(ReplyBody, kw_only=True):
 
     count: int
     failed: list[ReceiptFailure] = field(default_factory=list)
-    # Of a nack: what became of each message. Of an extension: when each lease ends now.
+    # Of a nack: the new state of each message. Of an extension: the new end of each lease.
     outcomes: list[str] | UnsetType = UNSET
 
 
@@ -386,7 +386,7 @@ class Search(MessageFilter, kw_only=True):
 
 class SearchReply(ReplyBody, kw_only=True):
     messages: list[MessageView]
-    complete: bool  # False: the limit, the time or the size of the answer came first
+    complete: bool  # False: the limit, the time or the size of the reply was reached first
     scanned: int
 
 
@@ -462,7 +462,7 @@ class DeadPage(QueryParameters, kw_only=True):
 
 
 class DeadGroup(ReplyBody, kw_only=True):
-    """Dead letters with the same reason but for numbers, ids and addresses in it."""
+    """Dead letters whose reasons differ only in numbers, ids and addresses."""
 
     reason: str
     sample: str
@@ -507,7 +507,7 @@ class Replay(RequestBody, kw_only=True):
 
 
 class TaskView(ReplyBody, kw_only=True):
-    """Long work. With `dry_run` nothing was started: `total` says how many messages it would be about."""
+    """A task. With `dry_run` nothing was started: `total` is the number of affected messages."""
 
     id: str | UnsetType = UNSET
     kind: str
@@ -600,7 +600,7 @@ class Changed(ReplyBody, kw_only=True):
 
 class SegmentView(ReplyBody, kw_only=True):
     number: int
-    bytes: int  # durable ones: what /data serves
+    bytes: int  # durable bytes, as /data serves them
     first: str | None
     last: str | None
     sealed: bool
@@ -640,21 +640,21 @@ class PastMessages(ReplyBody, kw_only=True):
 
 
 class HistoryEnd(ReplyBody, kw_only=True):
-    """Every message that comes later has at least this position."""
+    """Later messages have at least this position."""
 
     position: int
     time: str
 
 
 class EndQuery(QueryParameters, kw_only=True):
-    """With `after` and `wait`: as soon as the end is beyond that, at the latest after so many seconds."""
+    """With `after` and `wait`: a long poll until the end is beyond `after`, for `wait` seconds at most."""
 
     after: Size | None = None
     wait: Annotated[float, Meta(ge=0, le=60)] = 0
 
 
 class HistoryPiece(ReplyBody, kw_only=True, omit_defaults=True):
-    """Rows that can be read at once; to be sent back as it is."""
+    """Rows of one request; clients send it back unchanged."""
 
     kind: Literal["segment", "file"]
     rows: int
@@ -672,7 +672,7 @@ class HistorySnapshot(ReplyBody, kw_only=True):
     end_position: int
     archive_version: int | None
     pieces: list[HistoryPiece]
-    gap: list[int] | None  # what was asked for and is kept nowhere: from, to
+    gap: list[int] | None  # requested positions that are not available: from, to
     oldest_position: int
     journal: str
 
@@ -703,7 +703,7 @@ LeaseS = Annotated[float, Meta(ge=0.001, le=604_800)]
 
 class BatchRequest(RequestBody, kw_only=True):
     queue: Name
-    after: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)] = 0  # the number of the last batch that is known
+    after: Annotated[int, Meta(ge=0, lt=MAX_NUMBER)] = 0  # the number of the last batch
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     max_bytes: Count | None = None
     lease_s: LeaseS | None = None  # 300 at first, then as it was
@@ -730,7 +730,7 @@ class BatchAck(RequestBody, kw_only=True):
 
 class BatchAcked(ReplyBody, kw_only=True):
     acked: int
-    lost: int  # messages of these batches that were gone before
+    lost: int  # messages of these batches that were already gone
 
 
 class BatchExtend(RequestBody, kw_only=True):
@@ -781,14 +781,14 @@ class CursorView(ReplyBody, kw_only=True):
     hold_bytes: int
     hold_s: float
     lag_bytes: int
-    lag_s: float  # at most: how old what is unread can be
+    lag_s: float  # upper bound of the age of unread records
     lost: bool
     detail: str
 
 
 class CursorList(ReplyBody, kw_only=True):
     cursors: list[CursorView]
-    holds_all: bool = False  # what was stored of cursors cannot be read: the whole journal is kept
+    holds_all: bool = False  # the stored cursors are unreadable: the whole journal is kept
 
 
 # -- the server and its users -------------------------------------------------------------------
@@ -809,7 +809,7 @@ class ServerView(ReplyBody, kw_only=True):
     queues: int
     healthy: bool
     detail: str
-    id_prefix: str  # what ids have in front that this server gives; the rest counts up
+    id_prefix: str  # prefix of the ids of this server; the rest counts up
 
 
 class HealthView(ReplyBody, kw_only=True):
@@ -818,11 +818,11 @@ class HealthView(ReplyBody, kw_only=True):
     detail: str
     disk_full: bool
     reasons: list[str]  # why it is degraded
-    hint: str | None  # what to do about it
+    hint: str | None  # hint
 
 
 class DamageView(ReplyBody, kw_only=True):
-    """Something stored that cannot be read any more."""
+    """Stored data that cannot be read."""
 
     kind: Literal["set_aside", "lost", "found"]
     account: str | None
@@ -867,7 +867,7 @@ class UserList(ReplyBody, kw_only=True):
 
 
 class UserChange(RequestBody, kw_only=True):
-    """What is not named stays; the account of a user does not change."""
+    """Fields that are not named keep their values; the account of a user cannot change."""
 
     account: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
     password: Annotated[str, Meta(min_length=1, max_length=1024)] | UnsetType | None = UNSET
@@ -938,7 +938,7 @@ class StageCommit(RequestBody, kw_only=True):
 class BatchCommitted(ReplyBody, kw_only=True):
     published: int
     rejected: int  # rows that went to the dlq
-    repeated: bool  # the batch was published before: nothing was done now
+    repeated: bool  # the batch was already published: nothing was done
 
 
 class StageAborted(ReplyBody, kw_only=True):

@@ -1,4 +1,4 @@
-"""The server about itself: who is asking, what is running, whether it is well."""
+"""The server: caller, version, health, damage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .schemas import DamageCleared, DamageList, DamageView, HealthView, ServerVi
 from .values import iso, seconds
 
 
-@route("GET", "whoami", permission="none", scope="caller", summary="Who is asking", reply=Whoami)
+@route("GET", "whoami", permission="none", scope="caller", summary="The authenticated caller", reply=Whoami)
 def whoami(call: RestCall) -> None:
     principal = call.principal
     call.answer(
@@ -24,7 +24,14 @@ def whoami(call: RestCall) -> None:
     )
 
 
-@route("GET", "server", permission="none", scope="caller", summary="What is running", reply=ServerView)
+@route(
+    "GET",
+    "server",
+    permission="none",
+    scope="caller",
+    summary="Version, uptime and storage of the server",
+    reply=ServerView,
+)
 def show_server(call: RestCall) -> None:
     context = call.context
     health = context.broker.health()
@@ -47,7 +54,7 @@ def show_server(call: RestCall) -> None:
     "health",
     permission="none",
     scope="public",
-    summary="Whether it is well",
+    summary="Health",
     reply=HealthView,
     status=(200, 503),
 )
@@ -69,7 +76,7 @@ def show_health(call: RestCall) -> None:
     "damage",
     permission="admin",
     scope="server",
-    summary="What cannot be read any more: set aside, lost or found damaged",
+    summary="List damage: unreadable, set aside or lost data",
     reply=DamageList,
 )
 def list_damage(call: RestCall) -> None:
@@ -81,7 +88,7 @@ def list_damage(call: RestCall) -> None:
     "damage",
     permission="admin",
     scope="server",
-    summary="Clear the list of damage, and with it the degraded health",
+    summary="Clear the list of damage and the degraded health",
     reply=DamageCleared,
 )
 def clear_damage(call: RestCall) -> None:

@@ -1,7 +1,7 @@
-"""Batches that a job sends in parts and publishes at once: upload, commit, abort.
+"""Staged batches, which a job uploads in parts and publishes atomically: upload, commit, abort.
 
-A part is packed rows (`openq.packed`). All of it may be sent again: a part replaces the one of its name, and
-a batch is published once however often it is committed. The work is done in threads: parts are large.
+A part is packed rows (`openq.packed`). Requests may be repeated: a part replaces the one of its name, and
+a batch is published once however often it is committed. The work runs in threads: parts are large.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_DIGITS = 16
     permission="send",
     scope="body",
     sqs_actions=("SendMessage",),
-    summary="A part of a batch, as packed rows",
+    summary="Upload a part of a batch, as packed rows",
     reply=StagePart,
     takes=("application/x-openq-rows",),
 )
@@ -44,12 +44,12 @@ def put_part(call: RestCall) -> None:
     permission="send",
     scope="body",
     sqs_actions=("SendMessage",),
-    summary="Publish a batch, once",
+    summary="Commit a batch, once",
     request=StageCommit,
     reply=BatchCommitted,
 )
 def commit_batch(call: RestCall) -> None:
-    """All rows of the named parts, in that order, or none; a second commit of a batch changes nothing."""
+    """Publish all rows of the named parts in this order, or none. A second commit changes nothing."""
     job, batch, body = _job(call), _batch(call), call.body
     if (body.dlq is not None) != (body.on_error == "dlq"):
         raise Problem("invalid", "on_error dlq needs a queue as dlq, and a dlq needs on_error dlq")
@@ -75,11 +75,11 @@ def commit_batch(call: RestCall) -> None:
     permission="send",
     scope="body",
     sqs_actions=("SendMessage",),
-    summary="Drop the parts of a batch",
+    summary="Abort a batch",
     reply=StageAborted,
 )
 def abort_batch(call: RestCall) -> None:
-    """Drop the parts; a batch that is committed stays so, and the answer says that."""
+    """Drop the parts. A committed batch stays committed, and the reply says so."""
     job, batch = _job(call), _batch(call)
     call.commit(job.key, lambda: StageAborted(committed=not call.broker.staging.abort(job, batch)))
 
@@ -90,7 +90,7 @@ def abort_batch(call: RestCall) -> None:
     permission="send",
     scope="each",
     sqs_actions=("SendMessage",),
-    summary="Batches that are not published yet",
+    summary="List staged batches",
     reply=StageList,
 )
 def list_stages(call: RestCall) -> None:
@@ -119,19 +119,19 @@ def list_stages(call: RestCall) -> None:
     )
 
 
-# -- who asks, and for what ------------------------------------------------------------------------
+# -- permissions ------------------------------------------------------------------------
 
 
 def _job(call: RestCall) -> StagingJob:
-    """Which queues the rows go to is known later, and asked for then; who sends nowhere stages nothing."""
+    """The queues are known and authorised at the commit; staging needs the permission to send somewhere."""
     if not _may_send_anywhere(call):
         raise Problem("forbidden", f"{call.principal.user} may not send to any queue here")
     return StagingJob(call.args[0], call.account, _owner(call), _is_admin(call))
 
 
 def _owner(call: RestCall) -> str:
-    """Where nobody has to sign in, everybody is the same. A limited token is somebody else than its user: its
-    rows would go wherever the one who commits them may send."""
+    """The owner of a job. A limited token is not the same owner as its user: its rows could be committed to
+    queues that the token may not send to."""
     if call.context.guard.is_open:
         return ""
     principal = call.principal

@@ -1,6 +1,6 @@
-"""What readers of whole queues need: subscriptions, which read in batches; cursors, which hold the journal.
+"""For readers of whole queues: subscriptions, which read in batches, and cursors, which retain the journal.
 
-Batches travel as packed rows (`openq.packed`); all else is JSON or msgpack as everywhere.
+Batches are packed rows (`openq.packed`); everything else is JSON or msgpack.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .values import iso, span_ms
 
 
 def _subscription(call: RestCall) -> KnownSubscription:
-    """One that the caller may know of; any other might as well not exist."""
+    """Not found if the caller may not see it."""
     name = call.qualified(call.args[0], "subscription")
     known = call.broker.subscriptions.get(name)
     if not call.is_own(known.queue) or not call.may(
@@ -53,7 +53,7 @@ def _subscription(call: RestCall) -> KnownSubscription:
 
 
 def _known(call: RestCall) -> KnownSubscription | None:
-    """The same for verbs that find nothing to do where there is nothing."""
+    """The same, but None if there is no such subscription."""
     if call.qualified(call.args[0], "subscription") not in call.broker.subscriptions:
         return None
     return _subscription(call)
@@ -65,7 +65,7 @@ def _known(call: RestCall) -> KnownSubscription | None:
     permission="receive",
     scope="each",
     sqs_actions=("ReceiveMessage", "DeleteMessage"),
-    summary="Queues that are read in batches",
+    summary="List subscriptions",
     reply=SubscriptionList,
 )
 def list_subscriptions(call: RestCall) -> None:
@@ -105,22 +105,22 @@ def _subscription_view(call: RestCall, state: SubscriptionState) -> Subscription
     permission="receive",
     scope="body",
     sqs_actions=("ReceiveMessage", "DeleteMessage"),
-    summary="The next batch, waiting if need be",
+    summary="Next batch, with a long poll",
     request=BatchRequest,
     reply=BatchFormed,
 )
 def form_batch(call: RestCall) -> None:
-    """The batch after `after`: the same one again as long as it is open, else what waits now becomes it.
-    Where nothing waits, `batch` is `after`. A new owner takes the subscription over."""
+    """The batch after `after`: the same one while it is open, else a new one of the waiting messages.
+    If no message waits, `batch` is `after`. A new owner takes the subscription over."""
     body = call.body
     call.require("receive", body.queue, call.route.sqs_actions)
-    _known(call)  # that of somebody else is not taken over
+    _known(call)  # a cursor of another user is not taken over
     BatchPoll(call).start()
 
 
 class BatchPoll:
-    """One request for a batch, which may wait for messages. Nothing is lent to it before there is a batch, so
-    a client that hangs up meanwhile takes nothing with it."""
+    """One request for a batch, which may wait for messages. Nothing is leased before there is a batch, so a
+    client that disconnects loses nothing."""
 
     def __init__(self, call: RestCall) -> None:
         self._call = call
@@ -201,7 +201,7 @@ class BatchPoll:
             self._try()
 
     def end(self) -> None:
-        """The time is up, the client is gone, or the server stops."""
+        """Timeout, disconnect, or stop of the server."""
         if self._is_over:
             return
         self._is_over = True
@@ -225,13 +225,13 @@ class BatchPoll:
     permission="receive",
     scope="subscription",
     sqs_actions=("ReceiveMessage", "DeleteMessage"),
-    summary="The rows of a batch",
+    summary="Rows of a batch",
     query=BatchPart,
     media=("application/x-openq-rows",),
 )
 def read_batch(call: RestCall) -> None:
-    """The rows of an open batch, the same every time, whole or in one of `parts` pieces. One that is gone is
-    empty, and the header `OpenQ-Expired: true` says so."""
+    """The rows of an open batch, always the same, whole or in one of `parts` pieces. An expired batch is
+    empty, with the header `OpenQ-Expired: true`."""
     known = _subscription(call)
     name, text, query = known.name, call.args[1], call.query
     if not (text.isascii() and text.isdigit() and len(text) < 20):
@@ -255,7 +255,7 @@ def read_batch(call: RestCall) -> None:
                 call.request.answer(200, made[0], CONTENT_TYPE.encode(), made[1])
                 count_unsent(call.context, call.request)
 
-        # Reading may have made the lease longer: whoever has the rows may rely on that.
+        # Reading may have extended the lease: the reply waits until that is durable.
         call.context.after_commit(committed)
 
     call.work(work, answer)
@@ -267,12 +267,12 @@ def read_batch(call: RestCall) -> None:
     permission="receive",
     scope="subscription",
     sqs_actions=("ReceiveMessage", "DeleteMessage"),
-    summary="Finish batches",
+    summary="Ack batches",
     request=BatchAck,
     reply=BatchAcked,
 )
 def ack_batches(call: RestCall) -> None:
-    """All batches up to `through` are done. Again is no mistake: what is done stays done."""
+    """Acknowledge all batches up to `through`. May be repeated."""
     known, body = _known(call), call.body
 
     def work() -> BatchAcked:
@@ -313,11 +313,11 @@ def extend_batches(call: RestCall) -> None:
     permission="receive",
     scope="subscription",
     sqs_actions=("ReceiveMessage", "DeleteMessage"),
-    summary="Give all batches back",
+    summary="Delete a subscription and return its batches",
     reply=Returned,
 )
 def delete_subscription(call: RestCall) -> None:
-    """What its batches hold goes back to the queue, counted as a delivery."""
+    """Return the messages of its batches to the queue, counted as a delivery."""
     known = _subscription(call)
     call.change(lambda: Returned(messages=call.broker.subscriptions.delete(known.name)))
 
@@ -330,7 +330,7 @@ def delete_subscription(call: RestCall) -> None:
     "pipeline/cursors",
     permission="peek",
     scope="server",
-    summary="Readers of the journal, and how far they are",
+    summary="List cursors of the journal",
     reply=CursorList,
 )
 def list_cursors(call: RestCall) -> None:
@@ -364,12 +364,12 @@ def _cursor_view(state: CursorState) -> CursorView:
     "pipeline/cursors/{name}",
     permission="peek",
     scope="server",
-    summary="Move a cursor; the journal is kept from there on",
+    summary="Move a cursor",
     request=CursorMove,
     reply=CursorView,
 )
 def put_cursor(call: RestCall) -> None:
-    """What is before `position` has been read; from there on the journal is kept, within the limits."""
+    """Records before `position` are read; the journal is kept from there on, within the limits."""
     body, name = call.body, call.args[0]
     _require_own(call, name)
 
@@ -392,11 +392,11 @@ def put_cursor(call: RestCall) -> None:
     "pipeline/cursors/{name}",
     permission="peek",
     scope="server",
-    summary="Forget a cursor",
+    summary="Delete a cursor",
     reply=CursorView,
 )
 def delete_cursor(call: RestCall) -> None:
-    """Nothing is kept for it any more."""
+    """The journal is no longer kept for it."""
     name = call.args[0]
     if call.broker.cursors.get(name) is None:
         raise CursorNotFound(name)
@@ -411,7 +411,7 @@ def delete_cursor(call: RestCall) -> None:
 
 
 def _require_own(call: RestCall, name: str) -> None:
-    """Whoever moves or removes the cursor of somebody else takes history away from them."""
+    """Only the owner of a cursor may move or delete it: records may be freed then."""
     known = call.broker.cursors.get(name)
     if known is None or known.owner == call.principal.user:
         return

@@ -1,4 +1,4 @@
-"""Long work, as long as it runs and for a while after: list, look, cancel."""
+"""Tasks, while they run and for a while after: list, show, cancel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .views import task_view
 
 
 def _task(call: RestCall, action: str) -> Task:
-    """One that the caller may know of; any other might as well not exist."""
+    """Not found if the caller may not see it."""
     task = call.context.tasks.get(call.args[0])
     if task is None or task.account != call.account or not call.may(action, task.queue):
         raise Problem("task_not_found", f"task {call.args[0][:100]!r} does not exist, or is not yours to see")
@@ -24,7 +24,7 @@ def _task(call: RestCall, action: str) -> Task:
     permission="peek",
     scope="each",
     sqs_actions=("ListMessageMoveTasks",),
-    summary="Long work",
+    summary="List tasks",
     reply=TaskListView,
 )
 def list_tasks(call: RestCall) -> None:
@@ -43,7 +43,7 @@ def list_tasks(call: RestCall) -> None:
     permission="peek",
     scope="task",
     sqs_actions=("ListMessageMoveTasks",),
-    summary="How far a task is",
+    summary="Show a task",
     reply=TaskView,
 )
 def show_task(call: RestCall) -> None:

@@ -37,7 +37,7 @@ def _store(call: RestCall) -> UserStore:
 
 
 def _rules(views: Iterable[RuleView]) -> list[Rule]:
-    """Checked before anything is changed: a request that is refused changes nothing."""
+    """Checked first: a rejected request changes nothing."""
     return list(
         checked(Rule(view.effect, frozenset(view.actions), view.queues, view.account) for view in views)
     )
@@ -68,7 +68,7 @@ def list_users(call: RestCall) -> None:
     call.answer(UserList(users=[_user_view(user) for user in _store(call).users()]))
 
 
-@route("GET", "users/{user}", permission="admin", scope="server", summary="A user", reply=UserView)
+@route("GET", "users/{user}", permission="admin", scope="server", summary="Show a user", reply=UserView)
 def show_user(call: RestCall) -> None:
     user = _store(call).user(call.args[0])
     if user is None:

@@ -34,7 +34,7 @@ def _second(seconds: int) -> str:
 
 
 def moment_ms(value: str | float, name: str) -> int:
-    """A point in time: ISO-8601 text (UTC unless it says otherwise) or epoch seconds; not before 1970."""
+    """A point in time: ISO-8601 text (UTC without an offset) or epoch seconds; not before 1970."""
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
@@ -82,7 +82,7 @@ _TYPE_TAGS = "$dict"
 _BASE64 = "$base64"
 _CONSTANTS = {_BASE64, _TYPE_TAGS}
 _MAX_DEPTH = 64
-_MAX_INT_BITS = 13_000  # what Python writes as text
+_MAX_INT_BITS = 13_000  # as Python formats them
 _RESERVED = "openq."
 
 
@@ -92,7 +92,7 @@ def to_json_value(value: Any) -> Any:
         return {_BASE64: base64.b64encode(value).decode()}
     if isinstance(value, dict):
         out = {key: to_json_value(each) for key, each in value.items()}
-        # What looks like our own word is wrapped, so that it is not taken for it.
+        # Values that look like a type tag are wrapped to avoid confusion.
         return {_TYPE_TAGS: out} if len(out) == 1 and out.keys() <= _CONSTANTS else out
     if isinstance(value, list | tuple):
         return [to_json_value(each) for each in value]
@@ -112,7 +112,7 @@ def _from_json_value(value: Any) -> Any:
 
 
 def read_attributes(attributes: dict[str, Any], is_json: bool) -> dict[str, object]:
-    """Checked, so that every door can show them. Raises InvalidSetting."""
+    """Check that every protocol can show them. Raises InvalidSetting."""
     _check_plain(attributes, "attributes", 0)
     if is_json:
         attributes = {name: _from_json_value(value) for name, value in attributes.items()}
@@ -125,7 +125,7 @@ def read_attributes(attributes: dict[str, Any], is_json: bool) -> dict[str, obje
 
 
 def _is_known(name: str, value: object) -> bool:
-    """What other doors keep here and a message that is sent on may carry along."""
+    """Reserved attributes of other protocols, which a forwarded message may have."""
     if name == "openq.trace":
         return isinstance(value, str)
     return (

@@ -43,7 +43,7 @@ def received(broker: Broker, deliveries: list[Delivery], format: Format) -> list
     for delivery in deliveries:
         entry = delivery.entry
         options = entry.options or _NO_EXTRA
-        assert entry.body is not None, "a message is loaded before anybody sees it"
+        assert entry.body is not None, "bodies are loaded before"
         payload, encoding = show(
             entry.body, form_of(entry.body, entry.encoding, entry.properties, format.is_json)
         )
@@ -75,7 +75,7 @@ def received(broker: Broker, deliveries: list[Delivery], format: Format) -> list
 
 
 def is_dead(entry: Entry, queue: str) -> bool:
-    """A dead letter, as long as it has not come back to the queue where it died."""
+    """Whether it is a dead letter: it has not returned to the queue where it died."""
     deaths = () if entry.options is None else entry.options.deaths
     return bool(deaths) and deaths[0][0] != queue
 
@@ -89,7 +89,7 @@ def stored(
     lease: Delivery | None = None,
     with_receipt: bool = False,
 ) -> MessageView:
-    """The persistence form, with everything that is known. A receipt is for those who may settle."""
+    """The persistence form with all fields. The receipt is only for callers who may settle."""
     options = entry.options or _NO_EXTRA
     show = payload_encoder(format)
     body = entry.body or b""

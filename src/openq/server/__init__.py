@@ -1,1 +1,1 @@
-"""The doors: what clients speak, translated to the verbs of the broker and back."""
+"""The server: HTTP, routing, what all protocols share, and the process itself (`app.py`)."""

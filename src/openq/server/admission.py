@@ -1,8 +1,8 @@
-"""How many connections a server lets in, of all protocols together.
+"""The limit of connections, over all protocols.
 
 Every connection is a file descriptor. The journal, snapshots, Redis and the processes that read history need
-some too, so connections stay below the limit of the process by a reserve. What is refused is told so and
-counted; a few refused connections at a time stay open until they have read that, any more are cut.
+descriptors too, so connections stay below the limit of the process by a reserve. Refused connections are
+counted and get an error; a few at a time stay open until they have read it, the others are closed at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import resource
 import time
 from collections.abc import Callable
 
-RESERVE = 192  # descriptors that no connection takes; at most a quarter of the limit
-MAX_LINGERING = 32  # refused connections that are still being told
+RESERVE = 192  # descriptors that are not for connections; at most a quarter of the limit
+MAX_LINGERING = 32  # refused connections that are still reading the error
 MEASURE_S = 1.0
 _LARGE_LIMIT = 65_536  # with a limit above this, descriptors are only counted when they could become scarce
 
@@ -24,7 +24,7 @@ def descriptor_limit() -> int:
 
 
 def open_descriptors() -> int:
-    """Those of this process; 0 where the system does not tell."""
+    """Open descriptors of this process; 0 if the system does not report them."""
     for directory in ("/proc/self/fd", "/dev/fd"):
         try:
             return len(os.listdir(directory))
@@ -51,19 +51,19 @@ class Admission:
         self._max_connections = max_connections
         self._count = count
         self._now = now
-        self._other_descriptors = 0  # descriptors that are no connection of ours
+        self._other_descriptors = 0  # descriptors of everything but connections
         self._measured_s = 0.0
 
     @property
     def max_connections(self) -> int:
-        """So many connections there may be now."""
+        """The current limit."""
         return max(
             1,
             min(self._max_connections, self.limit - self.reserve - self._other_descriptors - self.lingering),
         )
 
     def enter(self, protocol: str) -> bool:
-        """Whether one more is let in; then `leave` is due when it ends."""
+        """Admit one connection if there is room. The caller calls `leave` when it ends."""
         if self.limit <= _LARGE_LIMIT or self.open > self.limit // 2:
             self._measure()
         if self.open >= self.max_connections:

@@ -1,4 +1,4 @@
-"""The server: configuration -> broker -> doors -> listener; start, drain, stop."""
+"""The server process: configuration -> broker -> protocols -> listeners; start, drain, stop."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from .router import HttpRouter
 log = logging.getLogger("openq.server")
 
 REFRESH_S = 1.0  # how soon a change of users made by another process is noticed
-DISCONNECT_S = 3.0  # for connections to give back what they held, to a store that is waited for
-SWEEP_S = 60.0  # how often staged batches are looked through
+DISCONNECT_S = 3.0  # for connections to return their deliveries to a remote store
+SWEEP_S = 60.0  # interval of the sweep of staged batches
 
 
 class NoCredentials(InvalidSetting):
@@ -71,7 +71,7 @@ class Server:
         self.new_key: tuple[str, str, str] | None = None
         if config.auth == "on" and not self.store.users():
             self.new_key = first_key(self.store)
-        # Behind a proxy clients sign the name that they know, not the one that arrives here.
+        # Behind a proxy, clients sign the public host name, not the one that arrives here.
         hosts = [host for host in config.hosts if host != "*" and not host.startswith(".")]
         self.guard = Guard(self.store, time.time, accepted_hosts=hosts, region=config.region)
         self._require_auth()
@@ -118,7 +118,7 @@ class Server:
         self._reclaimer = MemoryReclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
 
     def _activity(self) -> object:
-        """Differs from what it was if a client did anything meanwhile."""
+        """A value that changes with every activity of a client."""
         heard = max((each.last_received_s for each in self.amqp.open_connections), default=0.0)
         return self.listener.requests, len(self.listener.connections), len(self.amqp.open_connections), heard
 
@@ -130,7 +130,7 @@ class Server:
         self.context.run(work, lambda result, error: None)
 
     def _enter(self, request: HttpRequest) -> None:
-        """A request whose handler may wait for the store; whatever happens to it, there is an answer."""
+        """Handle a request whose handler may wait for the store; errors are answered too."""
         self.context.enter(request.later, self.router.handle, request)
 
     def _require_auth(self) -> None:
@@ -140,13 +140,13 @@ class Server:
             if config.store is not None:
                 data = " --store URL"
             raise NoCredentials(
-                f"{config.host} can be reached from other machines and nobody has to sign in; "
+                f"{config.host} is reachable from other machines and no user exists; "
                 f"`openq user add admin --role admin{data}` makes a user, `--auth on` makes a first key, "
                 "`--insecure` listens anyway"
             )
 
     def _warn_hidden_regions(self) -> None:
-        """Queues of a region that has become the server's own are not those of its own region."""
+        """Warn of queues that SQS hides: they were created before their region became the server's own."""
         region = self.config.region
         namespaces = {
             split_name(queue_key)[0] for queue_key in self.broker.queues() if queue_key.startswith("@")
@@ -256,7 +256,7 @@ class Server:
         self._refreshed(None, self._read_local_users())
 
     def _read_local_users(self) -> OpenQError | None:
-        """Of the data directory. What kept the users from being read."""
+        """Read the users from the data directory. Returns the error, if any."""
         try:
             self.guard.refresh()
         except OpenQError as error:
@@ -270,16 +270,16 @@ class Server:
     def _refreshed(self, _: None, error: BaseException | None) -> None:
         self._reading_users = False
         if error is not None:
-            log.error("users: %s; those known before stay in force", error)
+            log.error("users: %s; the previous users stay in force", error)
         if self.guard.is_open != self._was_open:
             self._was_open = self.guard.is_open
             self.router.forget_hosts()
 
     def reload(self, config: Config) -> None:
-        """Apply what can change while the server runs: log level, certificates, users.
+        """Apply the settings that can change while the server runs: log level, certificates, users.
 
-        Certificates are checked first, so a file that cannot be used changes nothing. Connections that are
-        open keep the certificate they began with.
+        Certificates are checked first: an invalid file changes nothing. Open connections keep their
+        certificate.
         """
         if tls_context(config) is not None:
             for context in filter(None, (self._tls_context, self._amqps_context)):
@@ -306,7 +306,7 @@ class Server:
         )
 
     def _sweep(self) -> None:
-        """Staged batches: what was promised before a restart is published, what nobody commits goes."""
+        """Publish staged batches that were committed before a restart, and drop abandoned ones."""
         self.context.run(self.broker.staging.sweep, self._swept)
 
     def _swept(self, _: None, error: BaseException | None) -> None:
@@ -316,7 +316,7 @@ class Server:
             self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     async def drain(self) -> int:
-        """Let what is running end, then make everything safe. How many messages are kept."""
+        """Finish running requests, then close the broker. Returns the number of stored messages."""
         self._reclaimer.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -332,7 +332,7 @@ class Server:
         while True:
             for poll in list(
                 self.context.long_polls
-            ):  # one may have been on its way, behind a question to the store
+            ):  # one may have started meanwhile, while its request waited for the store
                 poll.end()
             if not (self.listener.connections or self.amqp.open_connections) or self.loop.time() >= end:
                 break
@@ -345,13 +345,13 @@ class Server:
         return await self.loop.run_in_executor(None, self._close)
 
     async def _wait_for_disconnects(self) -> None:
-        """Connections that are cut off give back what they held; the store may take its time for that."""
+        """Wait until closed connections have returned their deliveries to the store."""
         end = self.loop.time() + DISCONNECT_S
         while (self.amqp.open_connections or self.amqp.closing_connections) and self.loop.time() < end:
             await asyncio.sleep(0.01)
 
     def _close(self) -> int:
-        """In a thread: the store may have to be waited for. How many messages are kept."""
+        """Close the broker, in a thread: it may block. Returns the number of stored messages."""
         self.topology.peers.leave()
         count = 0
         with suppress(OpenQError):
@@ -376,7 +376,7 @@ def load_certificate(context: ssl.SSLContext, config: Config) -> None:
     """Connections that begin from now on are served with the certificate of `config`."""
     assert config.tls_cert is not None
     try:
-        # The password is asked for by nobody: a prompt of OpenSSL would stop the server.
+        # Without a password callback OpenSSL would prompt on the terminal and block the server.
         context.load_cert_chain(config.tls_cert, config.tls_key, password="")
     except OSError as error:  # an ssl.SSLError is one too
         raise InvalidSetting(certificate_problem(config.tls_cert, config.tls_key, error)) from error
@@ -390,7 +390,7 @@ def certificate_problem(cert: str, key: str | None, error: OSError) -> str:
     pair = f"the certificate {cert}" + ("" if key is None else f" and the key {key}")
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return f"cannot use {pair}: they do not belong together"
-    return f"cannot use {pair}: PEM is wanted, the key without a password" + (
+    return f"cannot use {pair}: expected PEM and a key without a password" + (
         " and in the same file" if key is None else ""
     )
 
@@ -409,9 +409,9 @@ RELOADABLE_KEYS = ("log_level", "tls_cert", "tls_key")
 
 
 def restart_needed(running: Config, wanted: Config) -> list[str]:
-    """The keys whose new values only a restart applies."""
+    """The changed keys that need a restart."""
     keys = [key for key in KEYS if key not in RELOADABLE_KEYS]
-    # Files may appear or vanish behind the same names; TLS itself cannot be switched on or off.
+    # Certificates are reloaded from the same paths; TLS cannot be switched on or off.
     changed = [key for key in keys if getattr(running, key) != getattr(wanted, key)]
     if (running.tls_cert is None) != (wanted.tls_cert is None):
         changed.append("tls_cert")
@@ -421,7 +421,7 @@ def restart_needed(running: Config, wanted: Config) -> list[str]:
 
 
 def client_context(config: Config, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """The same certificate, and those of clients looked at, where there is an authority to judge them by."""
+    """The same certificate; client certificates are verified if `tls_ca` names an authority."""
     if config.tls_ca is None:
         return context
     own = tls_context(config)
@@ -429,7 +429,7 @@ def client_context(config: Config, context: ssl.SSLContext | None) -> ssl.SSLCon
     try:
         own.load_verify_locations(config.tls_ca)
     except OSError as error:
-        reason = unreadable(config.tls_ca) or "certificates in PEM are wanted"
+        reason = unreadable(config.tls_ca) or "expected certificates in PEM"
         raise InvalidSetting(f"cannot use the authorities {config.tls_ca}: {reason}") from error
     own.verify_mode = ssl.CERT_OPTIONAL
     return own
@@ -458,7 +458,7 @@ def set_up_logging(config: Config) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: whatever a client put into a name cannot break out of it."""
+    """One JSON object per line; names that clients choose cannot inject lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -486,7 +486,9 @@ def banner(server: Server, out: TextIO) -> None:
         f"  metrics    {url}/metrics   health: {url}/readyz",
     ]
     if config.relaxed:
-        lines.append("  RELAXED    answers come before the sync: up to 50 ms of them are lost in a power cut")
+        lines.append(
+            "  RELAXED    replies do not wait for the sync: up to 50 ms of writes are lost in a power cut"
+        )
     if server.new_key is not None:
         user, key, secret = server.new_key
         lines += [
@@ -512,7 +514,7 @@ def _amqp_line(server: Server) -> str:
 
 
 def _example_lines(server: Server) -> list[str]:
-    """To copy into another terminal; they work as they stand."""
+    """Example commands that can be copied into another terminal."""
     url, region = server.url, server.config.region
     sign_in, keys = "", ""
     if not server.guard.is_open:
@@ -535,7 +537,7 @@ def _example_lines(server: Server) -> list[str]:
 
 
 def _activate_command() -> list[str]:
-    """Where `openq` and what the lines import are, if not everywhere."""
+    """The command that activates the virtual environment, if one is needed to find `openq`."""
     script = os.path.join(sys.prefix, "bin", "activate")
     if sys.prefix == sys.base_prefix or not os.path.exists(script):
         return []
@@ -544,7 +546,7 @@ def _activate_command() -> list[str]:
 
 
 def ready_line(server: Server) -> str:
-    """What `openq serve --json` prints when it is ready: what a program needs to connect."""
+    """The line that `openq serve --json` prints when it is ready: how to connect."""
     config = server.config
     line: dict[str, object] = {
         "event": "ready",
@@ -571,16 +573,16 @@ def _port_of(url: str) -> int | None:
 
 
 async def _serve(server: Server, out: TextIO, options: RunOptions) -> int:
-    """From the first request to the last. How many messages are kept.
+    """Serve until a signal stops the server. Returns the number of stored messages.
 
-    All of it in one run of the loop: a signal that comes between two runs is lost.
+    One run of the loop: a signal between two runs would be lost.
     """
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, stopping.set)
     server.loop.add_signal_handler(signal.SIGHUP, _reload, server, options.reload)
     await server.start()
-    # What is there now stays: the collector need not look at it again and again. Connections leave no cycles
+    # Objects of the start are permanent: the collector need not scan them. Connections leave no cycles
     # behind, so it is called rarely; `Reclaimer` sees to those that there are all the same.
     gc.collect()
     gc.freeze()
@@ -600,7 +602,7 @@ async def _serve(server: Server, out: TextIO, options: RunOptions) -> int:
 
 
 def _reload(server: Server, read: Callable[[], Config] | None) -> None:
-    """SIGHUP. Whatever is wrong with the new configuration, the server goes on with the one it has."""
+    """SIGHUP. An invalid configuration is reported and changes nothing."""
     try:
         server.reload(server.config if read is None else read())
     except (OpenQError, OSError) as error:
@@ -635,7 +637,7 @@ def open_user_store(config: Config, broker: Broker) -> UserStore:
 
 
 class RunOptions(NamedTuple):
-    as_json: bool = False  # what is printed is for programs
+    as_json: bool = False  # the output is for programs
     ready: Callable[[Server], None] | None = None  # called once the server accepts requests
     reload: Callable[[], Config] | None = None  # reads the configuration again, for SIGHUP
 

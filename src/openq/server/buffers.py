@@ -1,8 +1,8 @@
-"""One ceiling for what clients make this server hold in memory: messages half sent, answers not read.
+"""One limit for the memory that clients make this server hold: partial requests and unread replies.
 
-Every connection, of whatever protocol, reports how many such bytes it holds. When all of them together are
-over the ceiling, the connections that hold most are shed until they are not. Small amounts are not reported:
-a connection may hold `SMALL` bytes in each direction without a word. Everything runs on the loop.
+Every connection of every protocol reports how many such bytes it holds. When the sum is over the limit, the
+connections that hold most are closed until it is not. Up to `SMALL` bytes in each direction are not reported.
+Everything runs on the loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def buffer_bytes(config: Config) -> int:
 
 
 class BufferOwner(Protocol):
-    """A connection. `shed` frees what it holds at once, and tells its client if that is possible."""
+    """A connection. `shed` frees its buffers at once and closes it, with an error reply if possible."""
 
     protocol: str
     peer: str
@@ -45,7 +45,7 @@ class BufferLimit:
         self._is_shedding = False
 
     def hold(self, holder: BufferOwner, size: int) -> None:
-        """`holder` holds `size` bytes now; 0 when it lets go of everything."""
+        """Report that `holder` holds `size` bytes now; 0 if none."""
         before = self._sizes.pop(holder, 0)
         if size:
             self._sizes[holder] = size
@@ -58,7 +58,7 @@ class BufferLimit:
         return sum(size for holder, size in list(self._sizes.items()) if holder.protocol == protocol)
 
     def _shed_largest(self) -> None:
-        """The largest first: small requests go on while somebody tries to fill the memory."""
+        """The largest first: clients with small requests are not affected by one that fills the memory."""
         self._is_shedding = True
         try:
             while self.held > self.max_bytes:

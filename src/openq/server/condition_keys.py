@@ -1,6 +1,6 @@
-"""What is known of a request, under the names by which the conditions of a queue's policy ask for it.
+"""The condition keys of a request (`aws:SourceIp`, ...), for the conditions of queue policies.
 
-One list for all doors: a condition must not hold at one and fail at another.
+One list for all protocols: a condition has the same result in each of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .http import HttpRequest
 def request_condition_keys(
     request: HttpRequest, principal: Principal, region: str, now_ms: int
 ) -> dict[str, str]:
-    """What an HTTP request tells."""
+    """The keys of an HTTP request."""
     keys = connection_condition_keys(request.is_tls, request.peer, principal, region, now_ms)
     for key, header in (("aws:UserAgent", b"user-agent"), ("aws:Referer", b"referer")):
         value = request.header(header)
@@ -26,7 +26,7 @@ def request_condition_keys(
 def connection_condition_keys(
     is_tls: bool, peer: str, principal: Principal, region: str, now_ms: int
 ) -> dict[str, str]:
-    """A fact that cannot be told is left out: `security.policy` knows which may rightly be missing."""
+    """The keys of any connection. Unknown keys are left out; `auth.policy` knows which may be missing."""
     moment = datetime.fromtimestamp(now_ms / 1000, UTC)
     keys = {
         "aws:SecureTransport": "true" if is_tls else "false",

@@ -1,7 +1,7 @@
-"""What every door shares: the broker, the loop, who may do what, and the wait for the disk.
+"""What all protocols of a server share: broker, loop, guard, thread pools and the wait for the disk.
 
-A verb of some brokers suspends whoever calls it until the store answers, and other requests go on meanwhile.
-So whatever a door does on the loop begins with `enter`, which is a plain call for all other brokers.
+Calls to a remote store suspend the calling greenlet until the store answers; other requests run meanwhile. So
+everything that a protocol does on the loop starts with `enter`, which is a plain call for a local broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LongPoll(Protocol):
 
 
 class AmqpView(Protocol):
-    """The AMQP door, as other doors see it."""
+    """The AMQP server, as other protocols see it."""
 
     @property
     def open_connections(self) -> Sized: ...
@@ -50,9 +50,9 @@ T = TypeVar("T")
 
 Then = Callable[[T | None, BaseException | None], None]
 
-WORK_THREADS = 4  # threads for what must not stand in the way of the loop
+WORK_THREADS = 4  # threads for work that would block the loop
 AUTH_THREADS = 2  # for passwords, which take long on purpose
-SCAN_THREADS = 4  # for what goes through a whole queue
+SCAN_THREADS = 4  # for scans of whole queues
 MAX_SCANS = 16
 COMMIT_THREADS = 3  # for staged batches
 MAX_COMMITS = 32
@@ -63,14 +63,14 @@ class TooManySearches(OpenQError):
     code = "too_many_searches"
 
     def __init__(self) -> None:
-        super().__init__(f"{MAX_SCANS} searches are running or waiting; try again when one is done")
+        super().__init__(f"{MAX_SCANS} searches are running or waiting; try again later")
 
 
 class TooManyCommits(OpenQError):
     code = "too_many_commits"
 
     def __init__(self) -> None:
-        super().__init__("too many commits are running or waiting; try again when one is done")
+        super().__init__("too many commits are running or waiting; try again later")
 
 
 class ServerContext:
@@ -80,7 +80,7 @@ class ServerContext:
         self.config = config
         self.guard = guard
         self.enter: Callable[..., None] = _call
-        # With `at`, what a journal holds there and before is enough. See `Commits.after`.
+        # See `CommitNotifier.after`.
         self.after_commit: Callable[..., None] = _call_now
         if broker.waits:
             from ..redis.net.greenlets import in_greenlet, spawn
@@ -100,30 +100,30 @@ class ServerContext:
         self._scan_threads = ThreadPoolExecutor(SCAN_THREADS, thread_name_prefix="openq-seek")
         self._scans = 0
         self._commit_threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="openq-commit")
-        self._commits: dict[str, deque[Callable[[], None]]] = {}  # by job: what waits for the one that runs
-        self.listener: Listener | None = None  # set by the server, for those who count connections
-        self.amqp: AmqpView | None = None  # set by the server, for those who show who is connected
-        self.long_polls: set[LongPoll] = set()  # who waits for messages, to be told when the server stops
+        self._commits: dict[str, deque[Callable[[], None]]] = {}  # by job: waiting commits
+        self.listener: Listener | None = None  # set by the server; has the number of connections
+        self.amqp: AmqpView | None = None  # set by the server; lists connections and consumers
+        self.long_polls: set[LongPoll] = set()  # ended when the server stops
 
     def _after_durable(self, callback: Callback, at: int | None = None) -> None:
-        """As `Commits.after`, where the broker itself knows what this piece of work wrote."""
+        """Like `CommitNotifier.after`, for a broker that tracks what the current greenlet wrote."""
 
         def safe(error: OpenQError | None) -> None:
-            # At once, if there was nothing to wait for: then who asked goes on only after the answer.
+            # Called directly if nothing had to be awaited: the caller continues after the reply.
             (_call if self._may_wait() else self.enter)(callback, error)
 
         self.broker.after_durable(safe)
 
     def run(self, work: Callable[[], T], then: Then[T]) -> None:
-        """`work` in a thread, `then` on the loop."""
+        """Run `work` in a thread, then `then` on the loop."""
         self._submit(self._threads, work, then)
 
     def check(self, work: Callable[[], T], then: Then[T]) -> None:
-        """The same for signing in: nobody waits at the door behind what is done inside, nor the other way."""
+        """Like `run`, on a separate pool, so that logins and other work do not delay each other."""
         self._submit(self._auth_threads, work, then)
 
     def seek(self, work: Callable[[], T], then: Then[T]) -> None:
-        """The same for what may take seconds. Called on the loop; raises TooManySearches."""
+        """Like `run`, for work that may take seconds. Called on the loop; raises TooManySearches."""
         if self._scans >= MAX_SCANS:
             raise TooManySearches()
         self._scans += 1
@@ -137,8 +137,8 @@ class ServerContext:
     def commit(
         self, job: str, work: Callable[[], T], then: Then[T], is_wanted: Callable[[], bool] = lambda: True
     ) -> None:
-        """The same for staged batches: those of a job one after the other, and without a thread until it is
-        their turn; nothing is done then for who is gone. Called on the loop; raises TooManyCommits."""
+        """Like `run`, for commits of staged batches: one at a time for each job. A waiting commit has no
+        thread, and is skipped if its client is gone. Called on the loop; raises TooManyCommits."""
         waiting = self._commits.get(job)
         count = sum(1 + len(each) for each in self._commits.values())
         if count >= MAX_COMMITS or (waiting is not None and len(waiting) + 1 >= MAX_COMMITS_OF_JOB):
@@ -195,15 +195,17 @@ def _call(work: Callable[..., object], *arguments: Any) -> None:
 
 
 def _call_now(callback: Callback, at: int | None = None) -> None:
-    """Where answers wait for nothing."""
+    """`after_commit` of a broker that keeps nothing on disk."""
     callback(None)
 
 
 def unless_gone(
     request: HttpRequest, then: Callable[[T], None], fail: Callable[[Exception], None]
 ) -> Then[T]:
-    """`then` with what came of some work, `fail` with what went wrong, there too; nothing if nobody is there
-    any more to hear it."""
+    """A callback that calls `then` with the result, or `fail` with the error of the work or of `then`.
+
+    It does nothing if the client is gone.
+    """
 
     def finished(result: T | None, error: BaseException | None) -> None:
         if request.gone:

@@ -39,7 +39,7 @@ _COUNTERS = {
     ),
     "lease_expired": (
         "openq_leases_expired_total",
-        "Timeouts: deliveries that nobody ended before their deadline, whether the message is tried again, "
+        "Timeouts: deliveries that were not ended before their deadline, whether the message is tried again, "
         "dead-lettered or dropped.",
     ),
     "released": (
@@ -67,17 +67,18 @@ class HealthHandler:
             self._metrics(request)
         else:
             health = self._context.broker.health()
-            # A full disk is not ready for publishers but still serves consumers: told apart in the text.
+            # With a full disk consumers are still served: ready, and the text says why publishing fails.
             ready = health.ok or health.disk_full
-            # Damage that was found is amber: nobody is turned away for it, and an operator has to look.
+            # Damage is degraded, not unready: everything intact is served, and an operator has to look.
             word = {"ok": "ready", "degraded": "degraded"}.get(health.status, "not ready")
             hint = () if health.hint is None else (health.hint,)
             text = "; ".join((f"{word}: {health.detail}", *health.degraded, *hint)) + "\n"
             request.answer(200 if ready else 503, text.encode(), _TEXT)
 
     def _metrics(self, request: HttpRequest) -> None:
-        """Counts tell what others do. Whoever may look at the queues of the default account sees those; the
-        queues of all accounts are for who runs the server. In a thread: a password may have to be hashed."""
+        """The permission peek shows the queues of the default account, admin those of all accounts.
+
+        In a thread: a password may have to be hashed."""
         guard = self._context.guard
 
         def look() -> tuple[int, bytes, bytes, bytes]:
@@ -89,7 +90,7 @@ class HealthHandler:
         def then(reply: tuple[int, bytes, bytes, bytes] | None, failure: BaseException | None) -> None:
             if reply is None:
                 log.error("metrics failed", exc_info=failure)
-                reply = (500, b"internal error; the log says more\n", _TEXT, b"")
+                reply = (500, b"internal error; see the log of the server\n", _TEXT, b"")
             request.answer(*reply)
 
         self._context.check(look, then)
@@ -105,7 +106,7 @@ class HealthHandler:
             try:
                 stats.append(broker.stats(name))
             except OpenQError:
-                continue  # deleted in this moment
+                continue  # deleted meanwhile
         families = [
             Family("openq_build_info", "gauge", "The version.", [({"version": __version__}, 1)]),
             Family("openq_queues", "gauge", "Queues there are.", [({}, len(stats))]),
@@ -148,7 +149,7 @@ class HealthHandler:
             Family(
                 "openq_amqp_errors_total",
                 "counter",
-                "AMQP channels and connections ended for a mistake of the client, by reply code.",
+                "AMQP channels and connections closed for an error of the client, by reply code.",
                 [({"code": str(code)}, count) for code, count in sorted(amqp.errors.items())] if amqp else [],
             ),
             Family(
@@ -190,7 +191,7 @@ class HealthHandler:
             Family(
                 "openq_messages_set_aside",
                 "gauge",
-                "Messages that are no longer delivered because their body cannot be read.",
+                "Messages that are not delivered because their body cannot be read.",
                 _set_aside(broker, all_accounts),
             )
         )
@@ -219,20 +220,20 @@ def _buffer_metrics(buffers: BufferLimit) -> list[Family]:
         Family(
             "openq_buffered_bytes_limit",
             "gauge",
-            "The most of these bytes before connections are closed.",
+            "Maximum of these bytes before connections are closed.",
             [({}, buffers.max_bytes)],
         ),
         Family(
             "openq_buffered_connections_closed_total",
             "counter",
-            "Connections closed because they held most of these bytes when the limit was reached.",
+            "Connections closed because they held the most of these bytes when the limit was reached.",
             [({"protocol": protocol}, buffers.shed[protocol]) for protocol in PROTOCOLS],
         ),
     ]
 
 
 def _reader_metrics(broker: Broker, all_accounts: bool) -> list[Family]:
-    """Those who read whole queues, or the journal."""
+    """Subscriptions and cursors."""
     held = []
     for name, count in open_messages(broker.subscriptions.states()):
         account, subscription = split_name(name)
@@ -250,13 +251,13 @@ def _reader_metrics(broker: Broker, all_accounts: bool) -> list[Family]:
         Family(
             "openq_cursor_lag_seconds",
             "gauge",
-            "At most how old the first record is that a cursor has not passed.",
+            "Upper bound of the age of the first record that a cursor has not passed.",
             [({"cursor": each.cursor.name}, each.lag_s) for each in cursors],
         ),
         Family(
             "openq_cursor_lost",
             "gauge",
-            "1: the journal is not kept for this cursor any more.",
+            "1: the journal no longer keeps the records of this cursor.",
             [({"cursor": each.cursor.name}, int(each.lost is not None)) for each in cursors],
         ),
     ]

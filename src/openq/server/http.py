@@ -1,8 +1,8 @@
-"""HTTP/1.1 for every door: one `asyncio.Protocol` on httptools, no task and no future per request.
+"""HTTP/1.1 for all protocols: one `asyncio.Protocol` on httptools, no task and no future per request.
 
-A handler is a plain function. It gets a whole `Request` and answers it once, at once or later. Requests
-of one connection are handled one after the other, so pipelined answers keep their order. What is too
-large, too slow or ambiguous is refused before memory is spent on it.
+A handler is a plain function. It gets a complete `HttpRequest` and answers it once, at once or later. The
+requests of a connection are handled one after the other, so pipelined replies keep their order. Requests that
+are too large, too slow or ambiguous are rejected before memory is spent on them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger("openq.http")
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 << 10
 MAX_PIPELINED = 64
-LINGER_S = 5.0  # for who is still sending what is refused already
+LINGER_S = 5.0  # for clients that are still sending a rejected request
 LINGER_BYTES = 64 << 20
-LARGE_BODY = 64 << 10  # one such that waits for its turn is enough
+LARGE_BODY = 64 << 10  # only one of these is read ahead
 WRITE_HIGH = 512 << 10
 CHUNK_BYTES = 256 << 10  # of an answer that is written in one turn of the loop
-# A body may take this long in all, besides the timeout: nobody needs an hour for a kilobyte.
+# Minimum rate of a body, besides the timeout: a kilobyte does not need an hour.
 MIN_BYTES_PER_S = 10_000
 _TEXT = b"text/plain; charset=utf-8"
 _RETRY_AFTER = b"Retry-After: 1\r\n"
@@ -39,7 +39,7 @@ _RETRY_AFTER = b"Retry-After: 1\r\n"
 STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
-# Two of them would leave open which one counts.
+# Two of these would be ambiguous (request smuggling).
 _SINGLE_HEADERS = frozenset(
     (b"host", b"authorization", b"content-type", b"x-amz-target", b"x-amz-date", b"origin")
 )
@@ -47,7 +47,7 @@ _UPGRADE_HEADERS = frozenset((b"upgrade", b"connection", b"http2-settings"))
 _UNCACHEABLE_HEADERS = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _NONE: list[tuple[bytes, bytes]] = []  # never changed
 _SLASH = ord("/")
-MAX_CACHED_HEADS = 4  # heads a connection remembers
+MAX_CACHED_HEADS = 4  # heads that a connection caches
 MAX_CACHED_HEAD_BYTES = 4 << 10  # of each
 MAX_CACHE_TRIES = 16
 
@@ -99,7 +99,7 @@ class HttpRequest:
 
     @property
     def path(self) -> str:
-        """Not decoded: what is encoded in it means something else than itself."""
+        """Not percent-decoded: an encoded slash is not a separator."""
         return self.target.partition(b"?")[0].decode("latin-1")
 
     @property
@@ -124,8 +124,8 @@ class HttpRequest:
         return self._connection.unsent
 
     def later(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Do what answers this request after its handler has returned. Whatever goes wrong, there is an
-        answer; False says that something did."""
+        """Run `work`, which answers this request after its handler has returned. An exception is logged and
+        answered with 500; then False is returned."""
         try:
             work(*arguments)
         except Exception:
@@ -136,7 +136,7 @@ class HttpRequest:
 
 
 class CachedHead:
-    """The head of a whole request, byte for byte, and what it says."""
+    """The bytes of the head of a request, and its parsed fields."""
 
     __slots__ = ("fields", "head", "method", "size", "target")
 
@@ -152,11 +152,11 @@ _NO_PARSER = httptools.HttpRequestParser(object())
 
 
 class _RequestRejected(Exception):
-    """Raised inside a callback to stop the parser; the connection knows the rest."""
+    """Raised inside a callback to stop the parser; `_refusal` has status and text."""
 
 
 class HttpLimits:
-    """What a listener grants its clients. Seconds and bytes."""
+    """Limits of a listener: times in seconds, sizes in bytes."""
 
     __slots__ = ("body_s", "connections", "head_s", "idle_s", "request_bytes")
 
@@ -191,7 +191,7 @@ class Listener:
         self.buffers = buffers or BufferLimit()
         self.admission = admission or Admission(self.limits.connections)
         self.connections: set[HttpConnection] = set()
-        self.lingering: set[HttpConnection] = set()  # refused, and told so
+        self.lingering: set[HttpConnection] = set()  # rejected; reading the error
         self.draining = False
         self.requests = 0
         self.now = time.monotonic()
@@ -202,7 +202,7 @@ class Listener:
         self._sweep(loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Once a second: the clock, the Date header, and whoever is too slow."""
+        """Once a second: update the clock and the Date header, and close slow connections."""
         self.now = now = time.monotonic()
         self.date = b"Date: " + formatdate(usegmt=True).encode() + b"\r\n"
         late = [each for each in (*self.connections, *self.lingering) if 0 < each.deadline < now]
@@ -217,7 +217,7 @@ class Listener:
         return HttpConnection(self)
 
     def drain(self) -> None:
-        """No more requests than those that are here. Idle connections are closed at once."""
+        """Accept no more requests. Idle connections are closed at once."""
         self.draining = True
         for connection in list(self.connections):
             connection.close_if_idle()
@@ -281,20 +281,20 @@ class HttpConnection(asyncio.Protocol):
         self._fields: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
         self._body = b""
-        self._more: bytearray | None = None  # the body, if it comes in several pieces
+        self._more: bytearray | None = None  # the body, if it arrives in several chunks
         self._body_size = 0
-        self._size = 0  # as its head says
+        self._size = 0  # Content-Length
         self._head_size = 0
         self._after_head = 0
         self._held = 0
         self._stalled = False
         self._chunk = 0  # how much the transport gave last
-        self._first = b""  # what it gave, if a request begins there
+        self._first = b""  # its bytes, if a request begins there
         self._cached_heads: dict[int, CachedHead] = {}  # by the length of the whole request
         self._cache_tries = 0
         self._in_head = False
         self._in_message = False
-        self._deadline_for_head: bool | None = None  # what has a deadline: True the head, False the body
+        self._deadline_for_head: bool | None = None  # the deadline is for: True the head, False the body
         self._upgrade_head = b""
         # Those that are being handled.
         self._current: HttpRequest | None = None
@@ -308,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         self._closing = False
         self._refusal: tuple[int, str] | None = None
-        self._linger = 0  # so many bytes more are taken, and dropped
+        self._linger = 0  # bytes that are still read and dropped
         self.deadline = 0.0  # of the listener's clock; 0 = none
         self.peer = ""
         self.is_tls = False
@@ -332,7 +332,7 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = listener.now + listener.limits.idle_s
 
     def _reject_connection(self) -> None:
-        """A 503 that the client can read, also if it is still sending; only so many at a time."""
+        """Answer 503; the client can read it even while it is sending. The number of these is limited."""
         listener = self._listener
         assert self._transport is not None
         if listener.admission.lingering >= MAX_LINGERING:
@@ -361,7 +361,7 @@ class HttpConnection(asyncio.Protocol):
         self._client_gone()
 
     def _forget(self) -> None:
-        """What was kept for a request that never becomes whole, and for answers that nobody reads."""
+        """Free the buffers of a partial request and of unread replies."""
         self._waiting.clear()
         self._queued = 0
         self._fields, self._cached_heads = {}, {}
@@ -373,7 +373,7 @@ class HttpConnection(asyncio.Protocol):
             self._listener.buffers.hold(self, 0)
 
     def eof_received(self) -> bool:
-        """The client sends no more. True: the connection stays, for what is still to be answered."""
+        """The client closed its half. True keeps the connection open for pending replies."""
         current = self._current
         if self._answer is not None and not self.is_tls:
             if self._waiting:
@@ -382,11 +382,11 @@ class HttpConnection(asyncio.Protocol):
                 self._is_closing_after = True
             return True
         if current is None or current.on_gone is not None or self.is_tls or self._closing:
-            # Whoever waits for messages is told now, not when the transport is closed a moment later: an
-            # answer in between would be lost, and with it the messages that a long poll was served.
+            # Long polls are ended now, not when the transport is closed a moment later: a reply in between
+            # would be lost, and its messages with it.
             self._client_gone()
             return False
-        # Some clients close their half once they have asked, and read the answer then.
+        # Some clients close their half after the request and then read the reply.
         last = self._waiting[-1] if self._waiting else current
         last.keep_alive = False
         return True
@@ -408,7 +408,7 @@ class HttpConnection(asyncio.Protocol):
         size = len(data)
         known = self._cached_heads.get(size)
         if known is not None and not self._in_message and data.startswith(known.head):
-            # The same bytes as before, and a body as long: what the parser found then is so again.
+            # The same bytes as before and the same length of the body: the parsed head is reused.
             self._cache_tries = 0
             self._enqueue(
                 HttpRequest(self, known.method, known.target, known.fields, _NONE, data[known.size :], True)
@@ -425,8 +425,8 @@ class HttpConnection(asyncio.Protocol):
                 self._set_deadline()
 
     def report(self) -> None:
-        """How much is kept here for this client. All connections together have a ceiling: nobody has to sign
-        in to send the first half of a request, and nobody has to read an answer."""
+        """Report the bytes that are buffered for this client. All connections share a limit: partial requests
+        need no authentication, and clients need not read replies."""
         size = self._queued
         if self._in_message:
             size += self._body_size + self._head_size + (self._chunk if self._in_head else 0)
@@ -438,7 +438,7 @@ class HttpConnection(asyncio.Protocol):
             self._listener.buffers.hold(self, size)
 
     def shed(self) -> None:
-        """Of all connections this one makes the server hold most, and that is too much."""
+        """Close this connection: it holds the most bytes, and the limit is exceeded."""
         self._held = 0
         if self._paused or self._closing:
             self.abort()
@@ -461,8 +461,8 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(400, f"not a valid HTTP request: {error}")
 
     def _ignore_upgrade(self, rest: memoryview) -> None:
-        """An offer to speak something else, which a server may decline (Java's client makes one). The parser
-        stops after the head; another one goes on, as if the offer had not been there."""
+        """Ignore an `Upgrade` (Java's client sends one). The parser stops after the head; a new one gets the
+        head without it."""
         while True:
             self._parser = httptools.HttpRequestParser(self)
             head, self._upgrade_head = self._upgrade_head, b""
@@ -474,9 +474,9 @@ class HttpConnection(asyncio.Protocol):
                 rest = rest[upgrade.args[0] :]
 
     def _limit_head(self, data: bytes) -> bytes:
-        """What of `data` the parser may still be given: it would collect one endless header for ever."""
+        """The part of `data` that the parser may get: it would buffer an endless header."""
         if not self._in_head:
-            # The body has its own limit; here it is chunks of nothing, and what stands after the last.
+            # The body has its own limit; this one is for empty chunks and trailers.
             if not self._size and self._after_head > MAX_HEAD_BYTES + 16 * self._body_size:
                 self._refuse(431, "more around the chunks than in them")
                 return b""
@@ -493,7 +493,7 @@ class HttpConnection(asyncio.Protocol):
         return b"" if self._closing else data[room:]
 
     def _set_deadline(self) -> None:
-        """Part of a request is here. The rest has its time, once for the head and once for the body."""
+        """Set the deadline for the rest of a partial request: one for the head, one for the body."""
         if self._deadline_for_head is not self._in_head:
             self._deadline_for_head = self._in_head
             limits = self._listener.limits
@@ -501,7 +501,7 @@ class HttpConnection(asyncio.Protocol):
             self.deadline = self._listener.now + left_s
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: no more of its requests until it does."""
+        """The client does not read its replies: read no more requests until it does."""
         self._paused = True
         self.deadline = self._listener.now + self._listener.limits.body_s
         assert self._transport is not None
@@ -547,7 +547,7 @@ class HttpConnection(asyncio.Protocol):
         self._head_size += len(name) + len(value) + 4
         if len(self._repeated) >= MAX_HEADERS or self._head_size > MAX_HEAD_BYTES:
             self._reject(431, f"more than {MAX_HEADERS} headers")
-        # A trailer is dropped: nothing that comes after the body may change what the head said.
+        # Trailers are dropped: they must not change what the head said.
         if self._in_head:
             self._repeated.append((name, value))
 
@@ -577,9 +577,9 @@ class HttpConnection(asyncio.Protocol):
         if len(self._target) + sum(map(len, fields)) + sum(map(len, fields.values())) > MAX_HEAD_BYTES:
             self._reject(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
         if parser.get_method() == b"CONNECT":
-            self._reject(501, "this is no proxy")
+            self._reject(501, "CONNECT is not supported")
         if version not in ("1.0", "1.1"):
-            self._reject(505, "HTTP/1.1 is spoken here")
+            self._reject(505, "HTTP/1.1 is required")
         if b"upgrade" in fields and parser.should_upgrade():
             lines = b"".join(
                 b"%b: %b\r\n" % each for each in fields.items() if each[0] not in _UPGRADE_HEADERS
@@ -599,7 +599,7 @@ class HttpConnection(asyncio.Protocol):
         if b"expect" in fields and (size or encoding is not None):
             if fields[b"expect"].lower() != b"100-continue":
                 self._reject(417, "the only expectation is 100-continue")
-            # Not while an answer to an earlier request is due: that comes first. Nor for a body that is
+            # Not while an earlier reply is pending: that comes first. Nor for a body that is
             # too large: that is refused in a moment.
             is_free = self._current is None and self._answer is None
             if is_free and version == "1.1" and size <= self._listener.limits.request_bytes:
@@ -613,7 +613,7 @@ class HttpConnection(asyncio.Protocol):
         if self._more is not None:
             self._more += data
         elif self._body:
-            # Not a list of parts: two bytes each, they would cost thirty times what they hold.
+            # Not a list of chunks: chunks of two bytes would cost thirty times their size.
             self._more = bytearray(self._body)
             self._more += data
         else:
@@ -648,9 +648,9 @@ class HttpConnection(asyncio.Protocol):
         self._enqueue(request)
 
     def _cache_head(self, request: HttpRequest) -> None:
-        """Most clients send the same head again and again: it need not be read again.
+        """Cache the head: most clients send the same one again, which then needs no parsing.
 
-        Those that sign each request never do; after some tries they are not looked at any more.
+        Clients that sign requests never do; after some tries their heads are not cached.
         """
         data, self._first = self._first, b""
         if self._cache_tries == MAX_CACHE_TRIES:
@@ -659,7 +659,7 @@ class HttpConnection(asyncio.Protocol):
         self._cache_tries += 1
         size = len(data) - len(request.body)
         if size > MAX_CACHED_HEAD_BYTES:
-            return  # a connection must not keep a quarter of a megabyte of heads
+            return  # bounds the cache of a connection
         whole = data.find(b"\r\n\r\n") + 4 == size and len(request.body) == self._size
         if whole and _UNCACHEABLE_HEADERS.isdisjoint(request.fields):
             if len(self._cached_heads) == MAX_CACHED_HEADS:
@@ -695,14 +695,14 @@ class HttpConnection(asyncio.Protocol):
         except Exception:
             log.exception("a request failed: %s %r", request.method, request.path[:200])
             if self._current is request:
-                request.answer(500, b"internal error; the log says more\n", _TEXT)
+                request.answer(500, b"internal error; see the log of the server\n", _TEXT)
 
     def fail(self, request: HttpRequest) -> None:
         if self._current is request:
-            request.answer(500, b"internal error; the log says more\n", _TEXT)
+            request.answer(500, b"internal error; see the log of the server\n", _TEXT)
 
     def _pump(self) -> None:
-        """Those that came while another was being handled; in a loop, not by recursion."""
+        """Start the requests that arrived while another was handled; in a loop, not by recursion."""
         if self._pumping:
             return
         self._pumping = True
@@ -730,7 +730,7 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         if request.gone or self._closing:
             return
-        assert self._current is request, "a request is answered once, and in its turn"
+        assert self._current is request, "a request is answered once, in order"
         self._current = None
         transport = self._transport
         assert transport is not None
@@ -761,10 +761,10 @@ class HttpConnection(asyncio.Protocol):
             self._pump()
 
     def _write_more(self) -> None:
-        """One piece of a large answer per turn of the loop, and no more than the client takes."""
+        """Write one chunk of a large reply per tick of the loop, and no more than the client reads."""
         answer, transport = self._answer, self._transport
         if answer is None or transport is None or self._paused:
-            return  # `resume_writing` goes on
+            return  # `resume_writing` continues
         end = self._written + CHUNK_BYTES
         transport.write(answer[self._written : end])
         self._written = end
@@ -785,8 +785,8 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes of answers that the client has not taken."""
-        # A transport that is closing still sends what it has; one that is gone has nothing.
+        """Bytes of replies that the client has not read."""
+        # A closing transport still sends its buffer.
         transport = self._transport
         if transport is None:
             return 0
@@ -803,7 +803,7 @@ class HttpConnection(asyncio.Protocol):
     # -- the end
 
     def _refuse(self, status: int, text: str, headers: bytes = b"", *, linger: bool = False) -> None:
-        """An answer for what is not a request; afterwards nothing on this connection can be trusted."""
+        """Answer an invalid request and close: the rest of the stream cannot be parsed."""
         if self._closing or self._transport is None:
             return
         body = f"{text}\n".encode("utf-8", "backslashreplace")
@@ -813,7 +813,7 @@ class HttpConnection(asyncio.Protocol):
                 % (STATUS[status], _TEXT, len(body), headers, body)
             )
         if status == 413 or linger:
-            # Who has not sent all would be cut off before it reads this.
+            # A client that is still sending would get a reset before it reads this.
             self._closing, self._linger = True, LINGER_BYTES
             self._forget()
             self.deadline = self._listener.now + LINGER_S
@@ -825,7 +825,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.clear()
         self._queued = 0
         if self._transport is not None:
-            # What is written goes out first; a client that does not take it is cut off in time.
+            # Pending bytes are sent first, within the deadline.
             self.deadline = self._listener.now + self._listener.limits.body_s
             if self._answer is None:
                 self._transport.close()

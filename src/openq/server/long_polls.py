@@ -1,7 +1,6 @@
-"""Waiting for messages on the loop: long polls of every door.
+"""Receiving with a wait, on the loop: the long polls of SQS and REST.
 
-What a client was served is either shown to it or given back: a client that hangs up while it waits takes
-no message with it.
+Deliveries are either sent to the client or released: a client that disconnects while it waits loses nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from .http import HttpRequest
 
 Then = Callable[[list[Delivery], OpenQError | None], None]
 
-UNCHECKED_COUNT = 10  # so many are taken without a look at how large they are
+UNCHECKED_COUNT = 10  # up to so many messages are received without an estimate of their size
 
 
 def count_fitting(entries: Sequence[Entry], max_bytes: int) -> int:
-    """How many of these one answer carries, at least one."""
+    """How many of these fit into one reply, at least one."""
     size = 0
     for count, entry in enumerate(entries):
         size += entry.size
@@ -32,7 +31,7 @@ def count_fitting(entries: Sequence[Entry], max_bytes: int) -> int:
 
 
 def estimate_fitting(broker: Broker, queue: str, limit: int, max_bytes: int) -> int:
-    """The same before they are taken out of the queue, going by the mean size of what waits."""
+    """The same before they are received, estimated by the mean size of the waiting messages."""
     if limit <= UNCHECKED_COUNT:
         return limit
     count, size = broker.waiting(queue)
@@ -52,14 +51,14 @@ def receive(
     max_bytes: int,
     max_in_flight: int | None = None,
 ) -> None:
-    """Messages as soon as there are any, nothing when the time is up. `queue` is the engine's name.
+    """Receive as soon as there are messages; nothing after `wait_s`. `queue` is the qualified name.
 
-    `then` is called once, on the loop, with deliveries that may be shown. Their bodies have at most
-    `max_bytes`, unless it is one message; no others are leased. Raises what the broker raises.
+    `then` is called once, on the loop, with deliveries to send. Their bodies have at most `max_bytes`
+    together, unless it is one message; no others are leased. Raises what the broker raises.
     """
     broker = context.broker
     if broker.waits:
-        # Messages may be on their way from now on: a client that hangs up is one that leaves.
+        # From here on messages may be leased: a disconnect must be noticed.
         request.on_gone = _ignore
     limit = estimate_fitting(broker, queue, limit, max_bytes)
     deliveries = broker.receive(queue, limit, lease_ms, consumer, types, max_in_flight)
@@ -98,9 +97,9 @@ def load_and_answer(
     max_bytes: int,
     again: Callable[[], None] | None = None,
 ) -> None:
-    """Bodies from disk, and no message before its publish is durable.
+    """Load the bodies and call `then`, once the publishes of these messages are durable.
 
-    `again` is called instead of `then` if not one of them can be read: what stands behind them is next.
+    `again` is called instead of `then` if none of them can be read: the next messages are received.
     """
     broker = context.broker
     if len(deliveries) > 1 and sum([each.entry.size for each in deliveries]) > max_bytes:
@@ -119,7 +118,7 @@ def load_and_answer(
             except OpenQError as failure:
                 error = failure
         if error is not None:
-            # Nobody has seen them, and a client that gets an error does not know of them.
+            # The client gets an error and does not know of them.
             release_deliveries(context, queue, deliveries)
             request.later(then, [], error)
         elif deliveries and not readable and again is not None:
@@ -130,7 +129,7 @@ def load_and_answer(
     if broker.is_loaded(deliveries):
         loaded()
     else:
-        # It holds messages now: a client that hangs up meanwhile is one that leaves, not one that listens.
+        # Messages are leased: a disconnect must be noticed.
         request.on_gone = _ignore
         context.after_commit(loaded, broker.commit_location(deliveries))
 
@@ -139,19 +138,19 @@ def release_deliveries(context: ServerContext, queue: str, deliveries: list[Deli
     try:
         context.broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
     except OpenQError:
-        pass  # the queue is gone, or the broker is: nothing is held any more
+        pass  # the queue is deleted, or the broker closed: nothing is leased any more
 
 
 def _ignore() -> None:
-    """`loaded` sees that the request is gone."""
+    """Only marks that disconnects are handled: `loaded` sees that the request is gone."""
 
 
 def _unset_deliver(deliveries: list[Delivery]) -> None:
-    raise AssertionError("replaced before anybody is served")
+    raise AssertionError("set by MessagePoll.start")
 
 
 class MessagePoll:
-    """One request that stands in line."""
+    """One request that waits for messages."""
 
     __slots__ = (
         "_again",
@@ -196,7 +195,7 @@ class MessagePoll:
             )
             return
         if self._over:
-            return  # served before the line was reached, by a broker that waits
+            return  # served while `add_waiter` was suspended
         self._timer = context.loop.call_later(wait_s, self.end)
         self._request.on_gone = self.end
         context.long_polls.add(self)
@@ -208,7 +207,7 @@ class MessagePoll:
         try:
             self._context.loop.call_soon_threadsafe(self._context.enter, self._served, deliveries)
         except RuntimeError:
-            pass  # the loop is closed; the leases end by themselves
+            pass  # the loop is closed; the leases expire
 
     def _served(self, deliveries: list[Delivery]) -> None:
         self._finish()
@@ -217,12 +216,12 @@ class MessagePoll:
         )
 
     def end(self) -> None:
-        """The time is up, the client is gone, or the server stops."""
+        """Timeout, disconnect, or stop of the server."""
         self._context.enter(self._end)
 
     def _end(self) -> None:
         if self._over or not self._context.broker.remove_waiter(self._queue, self._waiter):
-            return  # served in this very moment: `_served` is on its way
+            return  # served just now: `_served` is scheduled
         self._finish()
         if not self._request.gone:
             self._request.later(self._then, [], None)

@@ -1,8 +1,8 @@
-"""Memory that nobody needs goes back to the system: when the server has been quiet, and now and then anyway.
+"""Returns unused memory to the system: when the server is idle, and from time to time anyway.
 
-The server collects cycles rarely, because it makes very few. Those that there are must not stay for ever, and
-glibc keeps freed memory for the next allocation. So a full collection and a `malloc_trim` follow each burst
-of work. Both are limited to a small share of the time, however much there is to look through.
+The server makes few cycles, so the collector runs rarely, and glibc keeps freed memory for the next
+allocation. So a full collection and a `malloc_trim` follow each burst of work. Both are limited to a small
+share of the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 TICK_S = 5.0
 BUSY_S = 60.0  # under load: how often the young generations are collected and memory is trimmed
 FULL_S = 3600.0  # under load: how often all of them are
-SHARE = 1000  # what takes a millisecond is done once a second at most
+SHARE = 1000  # work of one millisecond is done at most once a second
 ARENAS = 2
 MMAP_BYTES = 512 << 10
 # Of glibc's `mallopt`.
@@ -39,10 +39,10 @@ def _libc() -> Any:
 
 
 def limit_arenas() -> bool:
-    """Threads share two arenas, and large blocks are always mapped by themselves: freed means returned.
+    """Let threads share two arenas and map large blocks separately, so that freed memory is returned.
 
-    To be called before threads are started. glibc would otherwise raise the size from which blocks are mapped
-    with the largest block it ever freed, up to 32 MiB. False where there is no glibc.
+    Call it before threads are started. Otherwise glibc raises the mmap threshold to the largest block that
+    was ever freed, up to 32 MiB. False without glibc.
     """
     libc = _libc()
     if libc is None:
@@ -65,7 +65,7 @@ class MemoryReclaimer:
         self._run = run  # in a thread
         self._clock = clock
         self._last: object = None
-        self._is_due = True  # something was done since memory was given back
+        self._is_due = True  # there was work since memory was returned
         self._not_before = 0.0
         self._young_s = self._full_s = clock()
         self._libc = _libc()
@@ -102,12 +102,12 @@ class MemoryReclaimer:
     def _reclaim(self, generation: int) -> None:
         started = self._clock()
         if not self._is_due:
-            self._clear_caches()  # nobody has read anything for a while
+            self._clear_caches()  # idle: no reads for a while
         gc.collect(generation)
         self._not_before = self._clock() + SHARE * (self._clock() - started)
         if self._libc is not None:
             self._run(self._trim)
 
     def _trim(self) -> None:
-        """ctypes lets the other threads run meanwhile."""
+        """ctypes releases the GIL meanwhile."""
         self._libc.malloc_trim(0)

@@ -1,7 +1,7 @@
-"""Which door a request goes to, and which requests go to none.
+"""Passes HTTP requests on to the protocol that serves their path, and rejects cross-origin requests.
 
-A browser must not be able to reach a server on somebody's own machine from a foreign page: requests
-that carry a foreign `Origin`, and hosts that this server is not known by, are refused here for all doors.
+A web page must not reach a server on the user's own machine through the browser: requests with a foreign
+`Origin`, or with a `Host` that is not a name of this server, are rejected here for all protocols.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .http import Handler, HttpRequest
 
 _TEXT = b"text/plain; charset=utf-8"
 _MAX_CACHED_HOSTS = 1_000
-# The last two are what containers call the machine they run on, and what a public name for it is.
+# The last two are names of the host machine in containers, and a public name for 127.0.0.1.
 _LOCAL_NAMES = frozenset(
     ("localhost", "queue.amazonaws.com", "host.docker.internal", "localhost.localstack.cloud")
 )
@@ -32,7 +32,7 @@ class HttpRouter:
         self._accepted_hosts: set[bytes] = set()
 
     def add(self, path: str, handler: Handler) -> None:
-        """A path, or everything below it if it ends with a slash."""
+        """Serve a path, or everything below it if it ends with a slash."""
         if path.endswith("/"):
             self._prefixes.append((path, handler))
         else:
@@ -42,16 +42,16 @@ class HttpRouter:
         fields = request.fields
         host = fields.get(b"host", b"")
         if host not in self._accepted_hosts and not self._accepts(host):
-            text = f"this server is not known as {host.decode('latin-1')!r}; allow it with --hosts NAME\n"
+            text = f"unknown host name {host.decode('latin-1')!r}; allow it with --hosts NAME\n"
             request.answer(421, text.encode(), _TEXT)
             return
         if b"origin" in fields and not _same_origin(fields[b"origin"], host):
-            request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
+            request.answer(403, b"cross-origin requests are rejected\n", _TEXT)
             return
-        # Images and links of a foreign page carry no Origin, but browsers say whose page it is.
+        # Images and links of a foreign page have no Origin; browsers send Sec-Fetch-Site instead.
         page = fields.get(b"sec-fetch-site", b"none")
         if page not in (b"same-origin", b"none") and self._context.guard.is_open:
-            request.answer(403, b"requests from pages of other origins are refused\n", _TEXT)
+            request.answer(403, b"cross-origin requests are rejected\n", _TEXT)
             return
         if request.target == b"/":
             self._fallback(request)
@@ -72,20 +72,20 @@ class HttpRouter:
             text = urlsplit("//" + host.decode("ascii")).hostname or "" if host else "localhost"
         except ValueError:
             return False  # no name at all
-        # With users every request proves who sends it. Without, only the name tells a page that had its
-        # own name point here (DNS rebinding) from a program on this machine.
+        # With users every request is authenticated. Without, only the host name distinguishes a page that had
+        # its own name point here (DNS rebinding) from a program on this machine.
         known = not self._context.guard.is_open or _is_local_name(text, self._context.config.hosts)
         if known and len(self._accepted_hosts) < _MAX_CACHED_HOSTS and len(host) <= _MAX_HOST_BYTES:
             self._accepted_hosts.add(host)
         return known
 
     def forget_hosts(self) -> None:
-        """Whether sign-in is needed may have changed."""
+        """To be called when open access begins or ends."""
         self._accepted_hosts.clear()
 
 
 def _may_be_sqs(request: HttpRequest, path: str) -> bool:
-    """AWS's clients post; older ones get `/ACCOUNT/QUEUE?Action=...`. A browser asks for other things."""
+    """AWS clients POST; older ones GET `/ACCOUNT/QUEUE?Action=...`. Browsers GET other paths."""
     return (
         request.method not in ("GET", "HEAD")
         or "Action=" in request.query
@@ -94,19 +94,19 @@ def _may_be_sqs(request: HttpRequest, path: str) -> bool:
 
 
 def _not_found(request: HttpRequest) -> None:
-    text = "there is nothing here; the REST API is below /api/v1/, described in /openapi.json\n"
+    text = "not found; the REST API is below /api/v1/, described in /openapi.json\n"
     request.answer(404, text.encode(), _TEXT)
 
 
 def _is_local_name(name: str, more: tuple[str, ...]) -> bool:
     if name in _LOCAL_NAMES or name in more or name.endswith((".localhost", ".localhost.localstack.cloud")):
         return True
-    # As AWS's clients build them; nobody else can have such a name point here.
+    # Host names as AWS clients build them; only Amazon can register them.
     if (name.endswith(".amazonaws.com") and name.startswith("sqs.")) or name.endswith(".queue.amazonaws.com"):
         return True
     if any(name.endswith(each) for each in more if each.startswith(".")) or "*" in more:
         return True
-    # Names of one word cannot be anybody's on the internet: containers and machines in a house.
+    # Names without a dot are not public: containers and machines of the local network.
     if name and "." not in name and ":" not in name:
         return True
     try:

@@ -1,6 +1,6 @@
-"""Long work in the server: it has an id, tells how far it is, and can be cancelled.
+"""Long-running tasks: they have an id and a progress, and can be cancelled.
 
-The one who asked may hang up; the work goes on, and its outcome is kept for a while.
+A task continues when its client disconnects; its result is kept for a while.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ..errors import OpenQError, public_text
 
 log = logging.getLogger("openq.tasks")
 
-MAX_KEPT = 1_000  # ended tasks that can still be asked for
+MAX_KEPT = 1_000  # finished tasks that can still be queried
 MAX_RUNNING = 32
-MAX_RUNNING_OF_ACCOUNT = 8  # so that one account does not keep all others from theirs
+MAX_RUNNING_OF_ACCOUNT = 8  # so that one account cannot use all of them
 
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
 
 class Task:
-    """One piece of work. `done` counts messages; `total` is what is expected, where that is known."""
+    """One task. `done` counts messages; `total` is the expected number, if known."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Task:
         self.id = id
         self.kind = kind
         self.account = account
-        self.queue = queue  # as its door names it
+        self.queue = queue  # as its protocol names it
         self.total = total
         self.details = dict(details)
         self.state = RUNNING
@@ -51,7 +51,7 @@ class Task:
         self.cancelling = threading.Event()
 
     def progress(self, done: int) -> bool:
-        """Called by the work; False asks it to stop."""
+        """Called by the work; False means that it should stop."""
         self.done = done
         return not self.cancelling.is_set()
 
@@ -74,7 +74,7 @@ class Task:
             self.error, self.code, self.state = public_text(error), error.code, FAILED
         except Exception:
             log.exception("task %s (%s) failed", self.id, self.kind)
-            self.error, self.state = "internal error; the log of the server says more", FAILED
+            self.error, self.state = "internal error; see the log of the server", FAILED
         finally:
             self.ended_ms = self._now_ms()
 
@@ -84,9 +84,9 @@ class NotAllowed(OpenQError):
 
 
 class RedriveAuthorizer:
-    """Which queues a redrive may return letters to, by what its caller may do; and which it met but may not.
+    """The queues that a redrive may return dead letters to, by the permissions of its caller.
 
-    Each queue is asked about once: a task ends with the rights that it began with.
+    Each queue is checked once: a task keeps the permissions that it began with.
     """
 
     def __init__(self, may_fill: Callable[[str], bool]) -> None:
@@ -104,8 +104,10 @@ class RedriveAuthorizer:
         return not all(self._known.values())
 
     def refusal(self, user: str) -> NotAllowed:
-        # Not which: who may not send to a queue need not learn its name.
-        return NotAllowed(f"{user} may not send to all queues that these letters died in; theirs stayed")
+        # The names are not shown: the caller may not know them.
+        return NotAllowed(
+            f"{user} may not send to all source queues of these dead letters; the others stayed"
+        )
 
 
 class TooManyTasks(OpenQError):
@@ -130,7 +132,7 @@ class TaskList:
         total: int | None = None,
         details: Mapping[str, object] | None = None,
     ) -> Task:
-        """`work` runs in a thread of its own; what it returns is the count or the result."""
+        """Run `work` in a new thread; it returns the count or the result."""
         task = Task(os.urandom(8).hex(), kind, account, queue, total, details or {}, self._now_ms)
         with self._lock:
             running = [each.account for each in self._tasks.values() if each.state == RUNNING]

@@ -1,7 +1,6 @@
 """AWS JSON 1.0 <-> requests.py. Pure: bytes in, values out.
 
-msgspec says what is wrong with a body in sentences of its own; `failure` turns those into AWS's. That is
-the slow way, which only a broken client takes.
+`failure` turns the error texts of msgspec into AWS's. That is slow, but only invalid requests need it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TARGET_PREFIX = b"AmazonSQS."
 DECODERS: dict[str, msgspec.json.Decoder[SqsRequest]] = {
     action: msgspec.json.Decoder(request) for action, request in REQUESTS.items()
 }
-# What a decoder raises on a body that is not what it should be; give it to `failure`.
+# What a decoder raises on an invalid body; see `failure`.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _encode = msgspec.json.Encoder().encode
@@ -62,12 +61,12 @@ def encode_error(error: SqsError) -> bytes:
 
 
 def error_headers(error: SqsError) -> bytes:
-    """The header line that lets clients see the code that the Query protocol would have given."""
+    """The header line with the error code of the Query protocol, which clients show."""
     return f"x-amzn-query-error: {error.code};{error.fault}\r\n".encode("latin-1", "replace")
 
 
 def failure(action: str, error: Exception) -> SqsError:
-    """What AWS says about a body that a decoder refused."""
+    """AWS's error for a body that a decoder rejected."""
     if not isinstance(error, msgspec.ValidationError):
         return errors.serialization("The request body is not valid JSON.")
     sentence = str(error)
@@ -81,7 +80,7 @@ def failure(action: str, error: Exception) -> SqsError:
     wrong = _WRONG.match(sentence)
     if wrong:
         expected, got = wrong.groups()
-        # To AWS a null is no value. In the middle of a list or a map it cannot be told what is missing.
+        # AWS treats null as missing. Inside a list or a map the missing member cannot be named.
         if got == "null" and not path.endswith("]"):
             return _missing(action, path)
         return errors.serialization(_conversion(expected, got))

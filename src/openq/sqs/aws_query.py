@@ -1,8 +1,8 @@
 """The Query protocol <-> requests.py: form parameters in, XML out. Pure.
 
-Older SDKs and shell scripts speak it. A list or map is flattened: `AttributeName.1`, `Attribute.1.Name`,
+Older SDKs and shell scripts use it. A list or map is flattened: `AttributeName.1`, `Attribute.1.Name`,
 `Attribute.1.Value`, and a batch entry is a prefix before the parameters of its own. Both directions follow
-plans that are drawn up once from the classes in requests.py, so a new member needs no line here.
+plans that are built once from the classes in requests.py, so a new member needs no line here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
 # Ten entries with ten attributes of three parameters each, and plenty of room for a queue without limits.
 MAX_PARAMETERS = 20_000
 
-# What one item of a list or map is called. A list of classes uses the name of the class.
+# Element names of the items of a list or map. A list of classes uses the name of the class.
 _ITEMS = {
     "AWSAccountIds": "AWSAccountId",
     "Actions": "ActionName",
@@ -47,7 +47,7 @@ _ITEMS = {
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _QUEUE_PATH = re.compile(r"/[0-9]+/[^/]+/?\Z")  # ACCOUNT/NAME: the address of a queue
-# AWS knows these at the service's own address only. GetQueueUrl, of any queue, is known at both.
+# Actions that AWS accepts at the service address only. GetQueueUrl is accepted at queue URLs too.
 _NOT_OF_A_QUEUE = ("CreateQueue", "ListQueues")
 
 
@@ -210,7 +210,7 @@ def _binary(field: Field, parameters: Given, dotted: Pairs, prefix: str) -> byte
 def _texts(field: Field, parameters: Given, dotted: Pairs, prefix: str) -> list[str] | None:
     items = {number: parts[""] for number, parts in _numbered(dotted).items() if "" in parts}
     if field.item in parameters:
-        items[0] = parameters[field.item]  # a single one may stand without a number
+        items[0] = parameters[field.item]  # a single item may have no number
     return [items[number] for number in sorted(items)] or None
 
 
@@ -244,7 +244,7 @@ def _values(
 
 
 def _entries(field: Field, parameters: Given, dotted: Pairs, prefix: str) -> list[object]:
-    # A batch without entries has an error of its own, which is not this one's to give.
+    # A batch without entries has its own error, which the action raises.
     return [
         _struct(field.inner or SqsRequest, parts, f"{field.item}.{number}.")
         for number, parts in sorted(_numbered(dotted).items())
@@ -292,7 +292,7 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#13;"
 
 
 def escape(text: str) -> str:
-    """Text as XML content. What XML cannot carry at all, sent through another door, shows as U+FFFD."""
+    """Text as XML content. Characters that XML cannot carry, sent by another protocol, become U+FFFD."""
     if _SPECIAL.search(text) is None:
         return text
     return _SPECIAL.sub(lambda found: _ESCAPES.get(found.group(), "\ufffd"), text)
@@ -380,8 +380,8 @@ def _element(name: str, content: object) -> str:
     return f"<{name}>{text}</{name}>"
 
 
-# Out as JSON, which is what `Accept: application/json` gets: names as in XML, lists as lists, maps as lists
-# of pairs, and null for what is not there.
+# Replies as JSON for `Accept: application/json`: names as in XML, lists as lists, maps as lists
+# of pairs, and null for missing values.
 
 _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 JSON_TYPE = b"application/json"

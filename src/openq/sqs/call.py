@@ -1,4 +1,4 @@
-"""One SQS request on its way: who asks, which queue, and under which names queues are shown."""
+"""One SQS request in progress, and the resolution of queue URLs and ARNs."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class SqsQueue:
 
 
 class QueueAddress(NamedTuple):
-    """What a queue URL says of its queue."""
+    """The parts of a queue URL."""
 
     name: str
     account: str  # empty: that of the caller
     region: str | None  # None: the server's own
     has_region: bool  # else the region of the request counts
-    claimed_account: str = ""  # an account that is no number: only its own users can mean it
+    claimed_account: str = ""  # an account that is not a number: only its own users may use it
 
 
 def _is_number(account: str) -> bool:
@@ -100,17 +100,17 @@ class QueueResolver:
         return arn_of(*split_name(queue_key), self.regions.own)
 
     def key_of_arn(self, arn: str) -> str | None:
-        """The engine's name of the queue that an ARN means; None if it is no ARN of SQS."""
+        """The queue key of an ARN; None if it is not an ARN of SQS."""
         parts = arn.split(":")
         if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or not parts[5]:
             return None
         if not self.regions.is_known(parts[3]) or split_namespace(parts[4])[0] is not None:
-            return None  # the region is told once, before the account
+            return None  # the region stands before the account, not in it
         return qualified_name(namespace_of(parts[4], self.regions.key_of(parts[3])), parts[5])
 
     def url_of(self, queue_key: str, host_url: str) -> str:
-        """With the host that the client used. A host that does not tell the region has it in the path, so
-        that a URL is of one queue alone, whoever calls it."""
+        """The URL of a queue, with the host that the client used. If the host does not name the region, the
+        path does, so that a URL always identifies one queue."""
         namespace, name = split_name(queue_key)
         region, account = split_namespace(namespace)
         if self._context.config.queue_urls == "path" and region != self.regions.of_host(host_in(host_url)):
@@ -118,15 +118,15 @@ class QueueResolver:
         return f"{host_url}/{account}/{name}"
 
     def key_of_url(self, url: str, account: str, region: str | None) -> str:
-        """The engine's name for `.../ACCOUNT/NAME`; `account` and `region` are those of the caller.
+        """The queue key of `.../ACCOUNT/NAME`; `account` and `region` are those of the caller.
 
-        A URL that tells no region means the caller's, as on other servers; if that has no such queue, the
-        server's own region, whose URLs these are.
+        A URL without a region is resolved in the caller's region, as on other servers, and, if there is no
+        such queue, in the server's own region.
         """
         address = self._urls.get(url)
         if address is None:
             address = self._parse_url(url)
-            # A queue's name is short: longer URLs are nobody's, and would fill the memory.
+            # Queue names are short: longer URLs are not cached, to bound the memory.
             if len(url) <= _MAX_URL:
                 if len(self._urls) >= _MAX_CACHED:
                     self._urls.clear()
@@ -165,7 +165,7 @@ class QueueResolver:
         elif len(where) == 1 and (named := split_namespace(where[0]))[0] is not None:
             told, account = named
         elif where and where != ["queue"]:  # `/queue/NAME` and a bare `/NAME` are URLs of other servers
-            # Never the caller's queue of that name: the caller meant another one.
+            # Not resolved to the caller's own queue: the URL names another account.
             claimed = "/".join(where)
         region = None if told is None else self.regions.key_of(told)
         return QueueAddress(name, account, region, told is not None, claimed)
@@ -178,7 +178,7 @@ class QueueResolver:
         if self.exists(qualified_name(split_namespace(namespace)[1], name)):
             self._hinted.add(region)
             log.info(
-                "a client in region %s looks for the queue %r of region %s: each region has its own queues. "
+                "a client of region %s uses the queue %r of region %s: each region has its own queues. "
                 "Create it there, give the client region %s, or start the server with --region %s",
                 *(region, name, self.regions.own, self.regions.own, region),
             )
@@ -279,9 +279,9 @@ class SqsCall:
         return self.resolver.arn_of(queue_key)
 
     def may_fill(self, queue_key: str) -> bool:
-        """Whether the caller may direct messages to this queue: it sends to it, or manages it.
+        """Whether the caller may direct messages to this queue, by the permission send or manage.
 
-        Asked before the queue is looked up: whoever may not use it must not learn whether it exists.
+        Checked before the queue is looked up: the reply must not reveal whether it exists.
         """
         namespace, name = self.resolver.split(queue_key)
         try:
@@ -301,6 +301,6 @@ class SqsCall:
         )
 
     def condition_keys(self, queue: SqsQueue) -> Mapping[str, str]:
-        """What the conditions of a queue's policy may ask about a request."""
+        """The condition keys of this request, for the policy of a queue."""
         region = self.resolver.regions.name_of(queue.region)
         return request_condition_keys(self.http, self.principal, region, self.now_ms)

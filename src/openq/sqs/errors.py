@@ -1,8 +1,8 @@
-"""Every error of SQS with AWS's own codes, statuses and wording, and how ours become theirs.
+"""The errors of SQS with AWS's codes, statuses and wording, and the mapping of OpenQ's errors to them.
 
-An error has two names: `name` is its shape in AWS JSON (`QueueDoesNotExist`), `code` what the older
-Query protocol calls it (`AWS.SimpleQueueService.NonExistentQueue`). boto3 shows the second one whatever
-it speaks, because JSON answers carry it in a header.
+An error has two names: `name` is its shape in AWS JSON (`QueueDoesNotExist`), `code` its name in the older
+Query protocol (`AWS.SimpleQueueService.NonExistentQueue`). boto3 always shows the second one: JSON replies
+carry it in a header.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ALLOWED_CHARACTERS = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x100
 
 
 class SqsError(Exception):
-    """What an SQS client gets instead of a reply."""
+    """An error reply."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ def batch_request_too_long(limit: int, size: int) -> SqsError:
 
 
 def empty_batch_request(entry: str) -> SqsError:
-    """`entry`: what is missing, for example `SendMessageBatchRequestEntry`."""
+    """`entry`: the missing member, for example `SendMessageBatchRequestEntry`."""
     name = "EmptyBatchRequest"
     return SqsError(name, f"There should be at least one {entry} in the request.", code=_PREFIX + name)
 
@@ -200,7 +200,7 @@ def receipt_handle_is_invalid(receipt_handle: str) -> SqsError:
 
 
 def receipt_handle_is_none(receipt_handle: str) -> str:
-    """The sentence that names a receipt handle which is none. A batch always gets this one."""
+    """The text for an invalid receipt handle that names it, as batches always do."""
     return f'The input receipt handle "{receipt_handle}" is not a valid receipt handle.'
 
 
@@ -229,7 +229,7 @@ def unsupported_operation(text: str) -> SqsError:
     return SqsError(name, text, code=_PREFIX + name)
 
 
-# What any request to AWS can get.
+# Errors of any AWS service.
 
 
 def _common(name: str, text: str, code: str, status: int = 400, fault: str = SENDER) -> SqsError:
@@ -241,17 +241,17 @@ def invalid_parameter_value(text: str) -> SqsError:
 
 
 def invalid_value(value: object, parameter: str, reason: str) -> SqsError:
-    """The sentence SQS uses for most of them."""
+    """The usual text of SQS for an invalid value."""
     return invalid_parameter_value(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
 def receipt_handle_expired(receipt_handle: str) -> SqsError:
-    """A FIFO queue refuses to delete what is no longer the caller's."""
+    """A FIFO queue rejects the delete of a message whose lease expired."""
     return invalid_value(receipt_handle, "ReceiptHandle", "The receipt handle has expired.")
 
 
 def receipt_handle_is_stale(receipt_handle: str) -> SqsError:
-    """ChangeMessageVisibility on a message that is gone, or is with somebody else."""
+    """ChangeMessageVisibility of a message that is deleted, or leased to another consumer."""
     reason = "Message does not exist or is not available for visibility timeout change."
     return invalid_value(receipt_handle, "ReceiptHandle", reason)
 
@@ -363,7 +363,7 @@ def internal_error(text: str = "We encountered an internal error. Please try aga
     return _common("InternalFailure", text, "InternalError", 500, RECEIVER)
 
 
-# JSON has names of its own for what a sign-in can find wrong; whatever else it finds keeps its code.
+# AWS JSON has other names for some authentication errors; the others keep their code.
 _SIGN_IN = {
     "AccessDenied": ("AccessDeniedException", 403),
     "IncompleteSignature": ("IncompleteSignatureException", 400),
@@ -376,15 +376,15 @@ _SIGN_IN = {
 
 
 def from_sign_in(code: str, text: str) -> SqsError:
-    """What the sign-in refused, which knows AWS's codes but no wire format."""
+    """An authentication error: `code` is AWS's, the wire format is added here."""
     name, status = _SIGN_IN.get(code, (code, 403))
     if code == "RequestTimeTooSkewed":
-        code = "SignatureDoesNotMatch"  # as SQS calls it; the sentence tells of the clock
+        code = "SignatureDoesNotMatch"  # the name in SQS; the text explains the clock skew
     return _common(name, text, code, status)
 
 
 def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError:
-    """One of our errors as SQS would say it; `receipt_handle` as the client sent it, where there was one."""
+    """The SQS error for one of OpenQ's; `receipt_handle` as the client sent it, if it sent one."""
     match error:
         case InvalidSignature():
             return from_sign_in(error.code, error.message)
@@ -410,5 +410,5 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
         case ExchangeNotFound() | HistoryUnavailable():
             return resource_not_found(public_text(error))
         case _:
-            # A failed or damaged journal, and what nobody thought of: the sentence says what to do.
+            # A failed or damaged journal, and anything else: the text says what to do.
             return internal_error(public_text(error))

@@ -1,6 +1,6 @@
 """The fast path of the commonest requests: plain messages, in JSON, of the queue's owner.
 
-The request is decoded, authenticated and authorised by `handler.py`, which then asks for the action here.
+The request is decoded, authenticated and authorised by `handler.py`, which then calls the action here.
 An action either gives exactly the reply that `messages.py` would give, or changes nothing and returns False:
 then `messages.py` handles the request. Every error and every option exists there only.
 """
@@ -27,14 +27,14 @@ from .errors import SqsError
 from .message_attributes import TRACE_FIELD, is_valid_batch_id, md5
 from .messages import MAX_ANSWER_BYTES, text_of
 
-# Text of plain characters alone looks the same in JSON, and AWS allows them all. This table marks the
+# Plain characters need no escaping in JSON, and AWS allows them all. This table marks the
 # others; a set of bytes to delete would be built anew for each message.
 _SPECIAL_BYTES = bytes(1 if 0x20 <= char < 0x7F and chr(char) not in '"\\' else 0 for char in range(256))
 _encode = msgspec.json.encode
 
 
 class JsonReplies(Protocol):
-    """How JSON answers leave."""
+    """Sends JSON replies."""
 
     def send(self, request: HttpRequest, body: bytes) -> None: ...
     def fail(self, request: HttpRequest, error: SqsError) -> None: ...
@@ -57,7 +57,7 @@ class FastPath:
         }
 
     def _answer_after_commit(self, request: HttpRequest, reply: bytes) -> None:
-        """The answer, once what it says is on disk."""
+        """Send the reply once the change is on disk."""
         if not self._is_durable:
             self._wire.send(request, reply)
             return
@@ -214,7 +214,7 @@ def _is_plain(message: sqs.SendMessage | sqs.SendMessageBatchRequestEntry) -> bo
 
 
 def _plain_body(text: str) -> bytes:
-    """The text as bytes, if there is no character in it that SQS might refuse; else nothing."""
+    """The text as bytes; empty if it may have a character that SQS does not allow."""
     if text.isascii():
         body = text.encode()
         if b"\0" not in body.translate(_SPECIAL_BYTES):
@@ -223,7 +223,7 @@ def _plain_body(text: str) -> bytes:
 
 
 def _as_json(body: bytes) -> tuple[bytes, str]:
-    """The body as it goes out, base64 if it is no text, and that as a JSON string."""
+    """The body of the reply (base64 if it is not text) and the same as a JSON string."""
     text, is_encoded = text_of(body)
     return (text.encode() if is_encoded else body), _encode(text).decode()
 
@@ -249,7 +249,7 @@ class _Handles:
         return [text[at : at + 40] for at in range(0, len(text), 40)]
 
     def read(self, handles: list[str], number: int) -> list[tuple[int, int]] | None:
-        """None if one of them is not of this queue, or is no handle at all."""
+        """None if one of them is invalid, or of another queue."""
         text = "".join(handles)
         if set(map(len, handles)) != {40} or not text.isalnum() or not text.isascii():
             return None

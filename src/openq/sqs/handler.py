@@ -1,8 +1,8 @@
-"""The SQS door: from an HTTP request to an action and back, in either of AWS's two wire formats.
+"""The SQS protocol: from an HTTP request to an action and back, in either of AWS's two wire formats.
 
-The order is AWS's: who is it, what is asked, is it well formed, does the queue exist, is it allowed. No
-answer to a change leaves before the change is on disk. The four commonest requests have a short way
-(`short.py`) that gives the same answers.
+The order is AWS's: authenticate, find the action, decode, find the queue, authorise. The reply to a change is
+sent when the change is on disk. The four commonest requests have a fast path (`fast_path.py`) that gives the
+same replies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("openq.sqs")
 JSON_TYPE = b"application/x-amz-json-1.0"
 XML_TYPE = b"text/xml"
 _PREFIX = b"AmazonSQS."
-MAX_ANONYMOUS_BYTES = 1 << 20  # bytes of a form from somebody who did not sign in
+MAX_ANONYMOUS_BYTES = 1 << 20  # bytes of a form without authentication
 MOVE_TASKS = ("StartMessageMoveTask", "ListMessageMoveTasks")
 _MAX_CALLERS = 10_000
 _MAX_CALLER_BYTES = 1_000  # bytes
@@ -52,7 +52,7 @@ class WireFormat(Protocol):
 
 
 class RequestIds:
-    """Looks like a UUID and costs a counter."""
+    """Ids in the form of a UUID, made from a counter."""
 
     def __init__(self) -> None:
         node = os.urandom(8).hex()
@@ -81,7 +81,7 @@ class JsonFormat:
 
 
 class QueryFormat:
-    """XML, or JSON for who asks for it: AWS gives API Gateway and other programs the choice."""
+    """XML, or JSON if `Accept` asks for it, as AWS does for API Gateway and other programs."""
 
     def __init__(self, ids: RequestIds) -> None:
         self._ids = ids
@@ -169,7 +169,7 @@ class SqsHandler:
 
     def _handle_query(self, request: HttpRequest) -> None:
         if request.method == "GET" and "Action=" not in request.query:
-            # In this form whatever `Accept` says: AWS has no better one.
+            # Always XML, whatever `Accept` says, as AWS does.
             request.answer(404, b"<UnknownOperationException/>\n", XML_TYPE)
             return
         principal = self.principal(request)
@@ -178,7 +178,7 @@ class SqsHandler:
             body = sts.caller_identity(principal, principal.account, id.decode())
             request.answer(200, body, XML_TYPE, b"x-amzn-RequestId: %b\r\n" % id)
             return
-        # Decoding a form takes time: nobody needs a larger one than the largest batch, each byte as `%41`.
+        # Decoding a form takes time: the limit is the largest batch with each byte as `%41`.
         limit = 4 * server_limits(self._context.config).max_batch_bytes
         if len(request.body) > limit or (principal.is_anonymous and len(request.body) > MAX_ANONYMOUS_BYTES):
             raise errors.malformed_query_string(f"The form is too long: {len(request.body)} bytes.")
@@ -188,11 +188,11 @@ class SqsHandler:
             wanted.message_system_attribute_names = None
         self._act(request, self._query, name, wanted, principal, self._region_of(request))
 
-    # -- who, whether, what
+    # -- authentication and authorisation
 
     def _caller(self, request: HttpRequest) -> tuple[Principal, str | None]:
-        """Who asks, and for which region. Without users both follow from two headers that a client sends
-        again and again, so they are found out once."""
+        """The caller and the region. Without users both follow from two headers that a client repeats, so
+        they are cached."""
         if not self._guard.is_open or request.target != b"/":
             return self.principal(request), self._region_of(request)
         fields = request.fields
@@ -210,8 +210,8 @@ class SqsHandler:
         guard = self._guard
         if guard.is_open:
             signed = request.fields.get(b"authorization", b"")
-            # Without users nobody checks a signature. An access key that is an account's number says whose
-            # queues are meant, so that tests of several accounts need no set-up.
+            # Without users signatures are not checked. An access key that is an account number selects the
+            # account, so that tests of several accounts need no set-up.
             key = signed[28:40]
             if signed[40:41] == b"/" and key.isdigit() and signed.startswith(_CREDENTIAL):
                 return self._open_principal(key.decode())
@@ -221,7 +221,7 @@ class SqsHandler:
             return guard.sigv4(request.method, request.target, headers, request.body, request.peer)
         except InvalidSignature as refused:
             if refused.code == "MissingAuthenticationToken":
-                return ANONYMOUS  # a queue's policy may let everybody in
+                return ANONYMOUS  # a queue policy may allow anonymous access
             raise errors.from_sign_in(refused.code, refused.message) from None
         except TooManyFailedLogins as refused:
             raise errors.request_throttled(str(refused)) from None
@@ -257,7 +257,7 @@ class SqsHandler:
             if isinstance(reply, SqsError):
                 wire.fail(request, reply)
             elif name == "ReceiveMessage":
-                # What was lent is shown at once: a lease that is lost in a crash only means a redelivery.
+                # Not after the commit: a lease that is lost in a crash only means a redelivery.
                 wire.answer(request, name, reply)
             else:
                 self._context.after_commit(lambda error: committed(error, reply))
@@ -286,7 +286,7 @@ class SqsHandler:
             raise errors.access_denied(self._denied_text(call, name, queue))
 
     def queue_or_denied(self, call: SqsCall, name: str, queue_key: str) -> SqsQueue:
-        """Somebody without permission must not learn which queues exist."""
+        """Find a queue. Without permission the reply does not reveal whether it exists."""
         try:
             return self.resolver.find(queue_key)
         except SqsError:
@@ -370,7 +370,7 @@ class SqsHandler:
 
 
 def _root_of(account: str) -> Principal:
-    """Who names this account on a server without users; only a policy lets it into another's queues."""
+    """The caller of a server without users. Queues of other accounts need a policy."""
     return Principal(account, "root", True, ROLES["manager"])
 
 

@@ -1,11 +1,10 @@
-"""Every limit of SQS in one table: `strict` as AWS has them, `relaxed` as far as OpenQ can go.
+"""The limits of SQS: `strict` as in AWS, `relaxed` as far as OpenQ can go.
 
-`testing` is strict without what no test suite can live with, the minute before the name of a deleted queue
-can be used again; and it takes some things that other SQS servers take and AWS does not.
+`testing` is strict, except that the name of a deleted queue can be reused at once, and that some requests are
+accepted that other SQS servers accept and AWS does not.
 
-Which of them holds is said for the whole server by the configuration, and for one queue by its note
-`limits`, which the tag `openq:limits` sets. The sentence of an error is the same in all: it names the
-limit that was passed.
+The configuration chooses for the whole server; the note `limits` of a queue, which the tag `openq:limits`
+sets, chooses for that queue. Error texts are the same in all: they name the limit.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ KINDS = ("strict", "testing", "relaxed")
 
 _MIB = 1 << 20
 _YEAR_S = 365 * 86_400
-_UNLIMITED = 1 << 31  # a count that nobody reaches
+_UNLIMITED = 1 << 31  # no limit
 
 
 @dataclass(frozen=True, slots=True)
 class SqsLimits:
-    """What a request may ask for. Counts and sizes are the largest ones allowed, times are seconds."""
+    """Limits of requests: maximum counts and sizes; times in seconds."""
 
     kind: str = "strict"
     # Messages.
@@ -40,7 +39,7 @@ class SqsLimits:
     max_delay_s: int = 900
     max_visibility_s: int = 43_200
     max_wait_s: int = 20
-    # A standard queue answers OverLimit beyond it, a FIFO queue hands out nothing more and says nothing.
+    # Beyond it a standard queue answers OverLimit; a FIFO queue returns no messages and no error.
     max_in_flight: int | None = 120_000
     # Queues.
     min_retention_s: int = 60
@@ -53,7 +52,7 @@ class SqsLimits:
     max_permission_actions: int = 7
     max_statements: int = 20
     max_move_rate: int = 500
-    # Accept what AWS does not: FifoQueue=false, spaces around an attribute's name, a deduplication id on
+    # Accept what AWS rejects: FifoQueue=false, spaces around an attribute's name, a deduplication id on
     # a standard queue.
     lenient: bool = False
 

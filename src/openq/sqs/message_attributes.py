@@ -1,9 +1,9 @@
-"""What SQS allows in texts, names and message attributes, and how its attributes become ours.
+"""What SQS allows in texts, names and message attributes, and the conversion of message attributes.
 
-Checks raise `SqsError` with AWS's wording. The way in: `check_message_attributes`, then `to_openq`; the
-way out: `from_openq`, then `select`, then `md5_of`. What the value alone cannot say (a custom type such as
-`String.uuid`, a number that would change if it were kept as one) stands in the attribute
-`openq.sqs-types`, so that a message that only saw SQS leaves exactly as it came.
+Checks raise `SqsError` with AWS's wording. Incoming: `check_message_attributes`, then `to_openq`; outgoing:
+`from_openq`, then `select`, then `md5_of`. What the value alone cannot express (a custom type such as
+`String.uuid`, a number whose text would change) is kept in the attribute `openq.sqs-types`, so that messages
+that are sent and received by SQS do not change.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .requests import AttributeValues, MessageAttributeValue
 
 
 def _choose_md5() -> Callable[..., hashlib._Hash]:
-    """Nothing secret is hashed here. Python's own MD5 takes half as long as OpenSSL's for a short text, and
-    is there where a machine's policy forbids OpenSSL's."""
+    """Not for security. Python's own MD5 is twice as fast as OpenSSL's for short texts, and is available
+    where a policy disables OpenSSL's."""
     try:
         return importlib.import_module("_md5").md5  # type: ignore[no-any-return]
     except ImportError:
@@ -71,11 +71,11 @@ MESSAGE_SYSTEM_ATTRIBUTES = (
     "DeadLetterQueueSourceArn",
 )
 
-# What else a receiver may ask for. AWS's reference has the second name in its list; no message has it.
+# Other valid names. AWS's reference lists the second one; no message has it.
 OTHER_SYSTEM_ATTRIBUTES = ("All", "SqsManagedSseEnabled")
 
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ATTRIBUTE_NAME = re.compile(r"[\w.-]+\Z")  # letters and digits of any script: AWS takes `größe`, not `§`
+_ATTRIBUTE_NAME = re.compile(r"[\w.-]+\Z")  # letters and digits of any script: AWS accepts `größe`, not `§`
 _BATCH_ID = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 _FIFO_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo\Z")
@@ -87,7 +87,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 
 
 def is_valid_text(text: str) -> bool:
-    """Only characters that XML 1.0 allows. Whatever is printable is, and that is what most bodies are."""
+    """Only characters that XML 1.0 allows. Printable text, as most bodies are, needs no search."""
     return text.isprintable() or _NOT_ALLOWED.search(text) is None
 
 
@@ -131,7 +131,7 @@ class BatchEntry(Protocol):
 
 
 def check_batch(entries: Sequence[BatchEntry], entry_name: str, limit: int | None = MAX_BATCH) -> None:
-    """What makes SQS refuse a batch as a whole; `entry_name` such as `SendMessageBatchRequestEntry`."""
+    """The checks that reject a whole batch; `entry_name` is such as `SendMessageBatchRequestEntry`."""
     if not entries:
         raise empty_batch_request(entry_name)
     if limit is not None and len(entries) > limit:
@@ -145,7 +145,7 @@ def check_batch(entries: Sequence[BatchEntry], entry_name: str, limit: int | Non
         seen.add(entry.id)
 
 
-# Message attributes on their way in.
+# Incoming message attributes.
 
 
 def check_message_attributes(attributes: AttributeValues, limit: int | None = MAX_ATTRIBUTES) -> int:
@@ -280,7 +280,7 @@ def _check_number(name: str, text: str) -> None:
 def to_openq(
     attributes: AttributeValues | None, system_attributes: AttributeValues | None = None
 ) -> tuple[str | None, dict[str, object] | None]:
-    """The `type` and the `attributes` of a Draft, from what has passed the checks above."""
+    """The `type` and the `attributes` of a Draft, from checked message attributes."""
     message_type: str | None = None
     ours: dict[str, object] = {}
     types: dict[str, object] = {}
@@ -316,7 +316,7 @@ def to_openq(
 
 
 def from_openq(attributes: Mapping[str, object] | None, message_type: str | None = None) -> AttributeValues:
-    """What SQS shows of a message, whichever door it came in by."""
+    """The message attributes of a message of any protocol."""
     shown: AttributeValues = {}
     if message_type:
         shown[MESSAGE_TYPE] = MessageAttributeValue(string_value=message_type, data_type="String")
@@ -334,8 +334,7 @@ def from_openq(attributes: Mapping[str, object] | None, message_type: str | None
 def trace_of(field: bytes | None) -> AttributeValues | None:
     """The system attributes of a message whose request has this `X-Amzn-Trace-Id` header and no others.
 
-    The header is not part of the request, so its attribute counts in no digest, and one that cannot be kept
-    is left out rather than refused.
+    The header is not part of the request: it counts in no digest, and an invalid one is ignored.
     """
     if not field or len(field) > MAX_TRACE or not field.isascii():
         return None
@@ -346,18 +345,18 @@ def trace_of(field: bytes | None) -> AttributeValues | None:
 
 
 def trace_header(attributes: Mapping[str, object] | None) -> str | None:
-    """`AWSTraceHeader`, which SQS gives back as a system attribute."""
+    """`AWSTraceHeader`, which SQS returns as a system attribute."""
     trace = attributes.get(TRACE) if attributes else None
     return trace if isinstance(trace, str) else None
 
 
 def _number(text: str) -> int | float | str:
-    """A number, but only where its text can be told from it again."""
+    """The number, if its text can be restored from it; else None."""
     if len(text) > 32:
         return text
     try:
         whole = int(text)
-        # What 64 bits cannot hold, another door could not carry on.
+        # Other protocols cannot carry more than 64 bits.
         if str(whole) == text and -(1 << 63) <= whole < 1 << 63:
             return whole
     except ValueError:
@@ -370,7 +369,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _shown(value: object, data_type: str | None) -> MessageAttributeValue:
-    """`data_type` counts only where the value still is of that kind: another door may have changed it."""
+    """`data_type` counts only if the value still has that type: another protocol may have changed it."""
     if isinstance(value, bytes):
         known = data_type if data_type and data_type.startswith("Binary") else "Binary"
         return MessageAttributeValue(binary_value=value, data_type=known)
@@ -384,15 +383,15 @@ def _shown(value: object, data_type: str | None) -> MessageAttributeValue:
         return MessageAttributeValue(string_value=repr(value), data_type=known)
     if isinstance(value, float):
         return MessageAttributeValue(string_value=repr(value), data_type="String")
-    # Lists and tables come from other doors only.
+    # Lists and tables come from other protocols only.
     return MessageAttributeValue(string_value=msgspec.json.encode(value).decode(), data_type="String.json")
 
 
-# Message attributes on their way out.
+# Outgoing message attributes.
 
 
 def select(attributes: AttributeValues, names: Sequence[str] | None) -> AttributeValues:
-    """Those that a receiver asked for: `All`, `.*`, `*`, `prefix.*` or a name."""
+    """The requested attributes: `All`, `.*`, `*`, `prefix.*` or a name."""
     if not names or not attributes:
         return {}
     if "All" in names or ".*" in names or "*" in names:

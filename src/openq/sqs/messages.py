@@ -16,11 +16,11 @@ from .errors import SqsError
 
 ReplyCallback = Callable[["sqs.SqsReply | SqsError | None"], None]
 
-ENCODING = "openq.encoding"  # shown with a body that is no text and goes out as base64
+ENCODING = "openq.encoding"  # attribute of a binary body, which is sent as base64
 _HEX = frozenset("0123456789abcdef")
-ATTEMPT_MS = 300_000  # how long a ReceiveRequestAttemptId is remembered
+ATTEMPT_MS = 300_000  # how long a ReceiveRequestAttemptId is valid
 MAX_ATTEMPTS = 1_000
-# Bodies in one answer. AWS's largest, ten messages of 1 MiB, always fit; what came by AMQP may be larger.
+# Bodies in one reply. AWS's maximum, ten messages of 1 MiB, always fits; AMQP messages may be larger.
 MAX_ANSWER_BYTES = 16 << 20
 
 # Sequence numbers of SQS have twenty digits from the first one on: this and the position of the message.
@@ -29,8 +29,8 @@ FIRST_SEQUENCE = 18_800_000_000_000_000_000
 text_md5 = attrs.md5_of_body
 
 # -- receipt handles ----------------------------------------------------------------------------
-# The queue, the message and the number of the delivery. A queue that is made anew under the same name
-# has another number, so old handles do not fit it.
+# The queue, the message and the number of the delivery. A queue that is created again under the same name
+# has another number, so old handles are invalid.
 
 
 def handle_of(number: int, delivery: Delivery) -> str:
@@ -53,7 +53,7 @@ def receipt_of(queue: SqsQueue, handle: str) -> tuple[int, int]:
 
 
 class BatchRejected(Exception):
-    """What one entry lacks and makes SQS refuse all of them."""
+    """An error of one entry for which SQS rejects the whole batch."""
 
     def __init__(self, error: SqsError) -> None:
         super().__init__(str(error))
@@ -61,7 +61,7 @@ class BatchRejected(Exception):
 
 
 class PreparedMessage:
-    """A message that was checked, and the digests that its sender is told."""
+    """A checked message, and the digests for the reply."""
 
     __slots__ = ("attributes_md5", "draft", "size", "system_md5")
 
@@ -78,7 +78,7 @@ def prepare_message(
     message: sqs.SendMessage | sqs.SendMessageBatchRequestEntry,
     sender: str | None,
 ) -> PreparedMessage:
-    """Everything that SQS checks about one message, in its order."""
+    """Check one message, in the order of SQS."""
     if not message.message_body:
         raise errors.missing_parameter("MessageBody")
     attrs.check_body(message.message_body)
@@ -137,7 +137,7 @@ def prepare_message(
 
 
 def sequence_number(call: SqsCall, message_id: str) -> str | None:
-    """FIFO queues tell the place in line: twenty digits that grow. None: the id says nothing of it."""
+    """The SequenceNumber of FIFO queues, twenty digits that grow; None if the publisher chose the id."""
     prefix = call.context.broker.id_prefix
     digits = message_id[len(prefix) :]
     # A publisher may have chosen an id that only begins like ours.
@@ -214,7 +214,7 @@ def send_message_batch(call: SqsCall, batch: sqs.SendMessageBatch, answer: Reply
 
 
 def sender_of(call: SqsCall, queue: SqsQueue) -> str | None:
-    """The root user of an account is its number, as in AWS; the queue's own need not be noted each time."""
+    """The SenderId: the account for a root user, as in AWS. None stands for the queue's own account."""
     principal = call.principal
     if not principal.is_root:
         return principal.user
@@ -228,7 +228,7 @@ def batch_error(entry_id: str, error: SqsError) -> sqs.BatchResultErrorEntry:
 
 
 def batch_receipt_error(entry_id: str, handle: str, error: SqsError) -> sqs.BatchResultErrorEntry:
-    """In a batch SQS always names the handle that is none."""
+    """In a batch, SQS always names an invalid handle."""
     entry = batch_error(entry_id, error)
     if error.name == "ReceiptHandleIsInvalid" and handle not in error.message:
         entry.message = errors.receipt_handle_is_none(handle)
@@ -239,7 +239,7 @@ def batch_receipt_error(entry_id: str, handle: str, error: SqsError) -> sqs.Batc
 
 
 class AttributeSelection:
-    """What of a message a receiver wants to see."""
+    """The attributes that a receiver requests."""
 
     __slots__ = ("attributes", "system")
 
@@ -252,10 +252,10 @@ class AttributeSelection:
 
 
 class ReceiveAttempts:
-    """FIFO receives that may be repeated: the same messages again, as long as nothing happened to them."""
+    """ReceiveRequestAttemptId: a repeated receive returns the same messages, if they are unchanged."""
 
     def __init__(self) -> None:
-        # By queue and attempt: until when, and which deliveries: sequence, number, end of the lease. Not the
+        # By queue and attempt: the expiry, and (sequence, number, end of the lease) of each delivery. Not the
         # messages: they may be large.
         self._known: dict[tuple[str, str], tuple[int, list[tuple[int, int, int]]]] = {}
 
@@ -267,7 +267,7 @@ class ReceiveAttempts:
         self._known[queue_key, attempt] = (now_ms + ATTEMPT_MS, _leases(deliveries))
 
     def repeat(self, call: SqsCall, queue: SqsQueue, attempt: str, lease_ms: int) -> list[Delivery] | None:
-        """Their leases begin anew; None if there is nothing to repeat."""
+        """The deliveries of an attempt with renewed leases; None if it cannot be repeated."""
         queue_key = queue.queue_key
         found = self._known.get((queue_key, attempt))
         if found is None:
@@ -277,7 +277,7 @@ class ReceiveAttempts:
         seqs = [seq for seq, _, _ in leases]
         del self._known[queue_key, attempt]
         if expires_ms <= call.now_ms or _leases(broker.inspect.leases_of(queue_key, seqs).values()) != leases:
-            return None  # or one was deleted, changed or handed to somebody else: that attempt is history
+            return None  # expired, or a message was deleted, changed or delivered again
         try:
             for seq, number, _ in leases:
                 broker.extend(queue_key, (seq, number), lease_ms)
@@ -352,7 +352,7 @@ def receive_message(
 
 
 def text_of(body: bytes) -> tuple[str, bool]:
-    """The body as text; what is no text goes out as base64, and the second value says so."""
+    """The body as text, and whether it is base64: binary bodies are encoded."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -398,12 +398,12 @@ def show_message(
 
 
 def earlier_receives(queue: SqsQueue, entry: Entry) -> int:
-    """How often a dead letter was received before it came here: SQS counts across all queues."""
+    """The receives of a dead letter in its source queues: SQS counts across all queues."""
     if entry.options is None or not entry.options.deaths:
         return 0
     total, passed = 0, {queue.queue_key}
     for death in entry.options.deaths:
-        if death.queue in passed:  # what was sent back began anew
+        if death.queue in passed:  # redriven: the count started again
             break
         passed.add(death.queue)
         total += death.count
@@ -411,7 +411,7 @@ def earlier_receives(queue: SqsQueue, entry: Entry) -> int:
 
 
 def sent_ms_of(queue: SqsQueue, entry: Entry) -> int:
-    """A dead letter of a standard queue keeps the time it was sent; any other move counts as sending."""
+    """A dead letter of a standard queue keeps its sent time; any other move counts as sending."""
     options = entry.options
     if options is None or not options.born_ms or queue.fifo:
         return entry.sent_ms
@@ -446,7 +446,7 @@ def system_attributes(
         elif "MessageDeduplicationId" in wanted and queue.fifo and options.born_ms:
             # A moved message is known by its id: two may have come with one deduplication id.
             found["MessageDeduplicationId"] = call.context.broker.inspect.message_id(entry)
-        # A death in this very queue is of an earlier life: the message was sent back since.
+        # A death in this queue itself is older than a redrive.
         if (
             "DeadLetterQueueSourceArn" in wanted
             and options.deaths
@@ -454,7 +454,7 @@ def system_attributes(
         ):
             found["DeadLetterQueueSourceArn"] = call.resolver.arn_of(options.deaths[0][0])
     if "SequenceNumber" in wanted and queue.fifo:
-        # The place in this queue: a message that was moved here stands behind those that were here before.
+        # The position in this queue: a moved message is behind those that were here before.
         found["SequenceNumber"] = sequence_text(entry.seq)
     if attrs.TRACE_HEADER in wanted and properties is not None:
         trace = attrs.trace_header(properties.attributes)
@@ -475,7 +475,7 @@ def delete_one(call: SqsCall, queue: SqsQueue, handle: str) -> None:
     receipt = receipt_of(queue, handle)
     broker = call.context.broker
     if not queue.fifo:
-        # Late deletes succeed, and delete what nobody else has been given since.
+        # Late deletes succeed, and delete the message unless it was delivered again.
         broker.ack_late(queue.queue_key, receipt)
         return
     try:
@@ -483,7 +483,7 @@ def delete_one(call: SqsCall, queue: SqsQueue, handle: str) -> None:
     except VisibilityTimeoutExpired:
         raise errors.receipt_handle_expired(handle) from None
     except MessageNotFoundError:
-        pass  # deleted before: AWS says nothing about it either
+        pass  # already deleted: no error, as in AWS
 
 
 def delete_message_batch(call: SqsCall, batch: sqs.DeleteMessageBatch, answer: ReplyCallback) -> None:
@@ -499,7 +499,7 @@ def delete_message_batch(call: SqsCall, batch: sqs.DeleteMessageBatch, answer: R
             failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
         else:
             chosen.append(entry)
-    # All that are in time with one record; the late ones each in their own way.
+    # One record for all that are in time; late ones are handled one by one.
     successful: list[sqs.DeleteMessageBatchResultEntry] = []
     for entry, late in zip(chosen, call.context.broker.ack(queue.queue_key, receipts), strict=True):
         if late is not None:
@@ -546,7 +546,7 @@ def change_one(call: SqsCall, queue: SqsQueue, handle: str, seconds: int) -> Non
         else:
             broker.extend(queue.queue_key, (seq, number), seconds * 1000)
     except VisibilityTimeoutExpired:
-        # In time as long as nobody else has been given the message.
+        # Still possible unless the message was delivered again.
         if broker.extend_late(queue.queue_key, (seq, number), seconds * 1000) is None:
             raise errors.message_not_inflight() from None
     except MessageNotFoundError:

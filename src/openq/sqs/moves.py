@@ -1,8 +1,7 @@
-"""Message move tasks: dead letters back to where they came from, or elsewhere, at a chosen rate.
+"""Message move tasks: redrive of dead letters to their source queues or to another queue, at a chosen rate.
 
-A move is a task of the server like any other: the broker's redrive in a thread of its own, with progress
-and cancel. It ends with the process; what was moved by then stays moved, and the rest is still in the
-dead-letter queue for the next one.
+A move is a task of the server: the broker's redrive in a thread, with progress and cancel. It ends with the
+process; the messages that were not moved yet are still in the dead-letter queue.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def start_message_move_task(call: SqsCall, request: sqs.StartMessageMoveTask) ->
     target = None
     if request.destination_arn is not None:
         target = _target(call, request.destination_arn)
-        if target.region != source.region:  # one region knows nothing of another's queues
+        if target.region != source.region:  # regions are separate
             raise _not_there("DestinationArn")
     rate, maximum = request.max_number_of_messages_per_second, source.limits.max_move_rate
     if rate is not None and not 1 <= rate <= maximum:
@@ -124,7 +123,7 @@ def dead_letter_sources(broker: Broker, queue_key: str) -> list[str]:
 
 
 def _holds_strays(broker: Broker, source: str) -> bool:
-    """Whether what is left in the queue has nowhere to go back to."""
+    """Whether the remaining messages have no source queue."""
     known = set(broker.queues())
     return any(
         entry.options is None or not entry.options.deaths or entry.options.deaths[0][0] not in known
@@ -133,14 +132,14 @@ def _holds_strays(broker: Broker, source: str) -> bool:
 
 
 def _has_dead_letters(broker: Broker, queue_key: str) -> bool:
-    """It was somebody's dead-letter queue while those lasted."""
+    """Whether it was a dead-letter queue of queues that are deleted now."""
     return any(
         entry.options is not None and entry.options.deaths for entry in broker.inspect.peek(queue_key, 1)
     )
 
 
 def _check_allowed(call: SqsCall, queue: SqsQueue, permission: str, action: str) -> None:
-    """The door asks about the queue that a request names; a move also touches others."""
+    """The handler authorises the queue of the request; a move also needs its target and sources."""
     if not _may(call, queue, permission, action):
         raise errors.access_to_resource_denied(queue.arn)
 
@@ -163,7 +162,7 @@ def _may(call: SqsCall, queue: SqsQueue, permission: str, action: str) -> bool:
 
 
 def _target(call: SqsCall, arn: str) -> SqsQueue:
-    """Whoever may not send there does not learn whether it exists, or of which type it is."""
+    """Without permission to send, the reply does not reveal whether the target exists, or its type."""
     try:
         target = _view(call, arn, "DestinationArn")
     except SqsError:

@@ -1,6 +1,6 @@
-"""`/_aws/sqs/messages`: the messages of a queue without receiving them, in the shape that ReceiveMessage has.
+"""`/_aws/sqs/messages`: the messages of a queue in the format of ReceiveMessage, without receiving them.
 
-Nothing changes by looking: no receive count, no lease, no order.
+No side effects: receive counts, leases and the order do not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("openq.sqs")
 
 PATH = "/_aws/sqs/messages"
-HANDLE = "SQS/BACKDOOR/ACCESS"  # no receipt: nothing was received
+HANDLE = "SQS/BACKDOOR/ACCESS"  # not a receipt: nothing was received
 MAX_MESSAGES = 10_000
 MAX_BYTES = 16 << 20
 MAX_FORM_BYTES = 64 << 10
@@ -44,8 +44,7 @@ def peek_messages(
 ) -> None:
     """By `?QueueUrl=`, by path (REGION/ACCOUNT/NAME), or as ReceiveMessage of an AWS client.
 
-    `find` says which queue it is and whether the caller may look into it. All the rest is done in a
-    thread: a queue can hold more than the loop has time for.
+    `find` finds and authorises the queue. The rest runs in a thread: a queue can be large.
     """
     url, show = _read_request(call.http)
     if not url:
@@ -69,7 +68,7 @@ def peek_messages(
         elif isinstance(failure, OpenQError):
             then(errors.from_openq(failure))
         else:
-            log.error("a look into %r failed", queue.name, exc_info=failure)
+            log.error("peek into %r failed", queue.name, exc_info=failure)
             then(errors.internal_error())
 
     def done(body: bytes | None, failure: BaseException | None) -> None:
@@ -79,7 +78,7 @@ def peek_messages(
 
 
 def _entries(broker: Broker, queue: str, states: list[str]) -> Iterator[Entry]:
-    """As many as fit: some thousand messages, some megabytes."""
+    """The messages, up to the limits of count and bytes."""
     left = MAX_BYTES
     count = MAX_MESSAGES
     for state in states:
@@ -118,8 +117,8 @@ def _form(text: str) -> dict[str, str]:
 
 
 def as_plain_json(reply: sqs.ReceiveMessageReply, request_id: str) -> bytes:
-    """The XML answer as JSON, element by element: what `Accept: application/json` gets."""
-    from xml.etree import ElementTree  # loaded when it is asked for, which is hardly ever
+    """The XML reply as JSON, element by element, for `Accept: application/json`."""
+    from xml.etree import ElementTree  # loaded on use, which is rare
 
     root = ElementTree.fromstring(aws_query.encode("ReceiveMessage", reply, request_id))
     return msgspec.json.encode({_local(root.tag): _plain(root)})

@@ -1,8 +1,8 @@
 """Queue attributes of SQS <-> `QueueSettings`.
 
-What the engine knows goes to its fields; what only this door understands stays with the queue as a note
-under the prefix `sqs.`. A queue that another door made has no notes: every attribute has a default, and
-what cannot be said in SQS is left out.
+Attributes that the engine knows are fields of `QueueSettings`; the others are notes of the queue with the
+prefix `sqs.`. Queues of other protocols have no notes: every attribute has a default, and settings that SQS
+cannot express are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .errors import SqsError
 from .limits import SqsLimits
 
 if TYPE_CHECKING:
-    from .call import SqsCall  # which asks this module about every queue it shows
+    from .call import SqsCall  # imports this module
 
 PREFIX = "sqs."
 TAG_PREFIX = PREFIX + "tag."
@@ -86,11 +86,11 @@ def parse_arn(text: object) -> Arn | None:
     return Arn(*parts[2:])
 
 
-# -- what the message actions ask -------------------------------------------------------------
+# -- for the message actions -------------------------------------------------------------
 
 
 def wait_s(settings: QueueSettings) -> int:
-    """How long a receive waits that does not say so itself."""
+    """The default WaitTimeSeconds."""
     return int(settings.notes.get(_WAIT, "0"))
 
 
@@ -120,7 +120,7 @@ class _SettingsChange:
         self.notes = dict(settings.notes)
 
     def note(self, key: str, text: str) -> None:
-        """An empty text takes the note away."""
+        """Set a note; an empty text removes it."""
         if text:
             self.notes[key] = text
         else:
@@ -157,8 +157,8 @@ def _read_delay(draft: _SettingsChange, text: str) -> None:
 def _read_retention(draft: _SettingsChange, text: str) -> None:
     limits = draft.limits
     seconds = _integer("MessageRetentionPeriod", text, limits.min_retention_s, limits.max_retention_s)
-    # Who writes back what was shown wants no change: a queue that keeps messages longer than SQS can say
-    # shows the longest time there is.
+    # A queue that keeps messages longer than SQS allows shows the maximum. Writing the maximum back is no
+    # change.
     if seconds < limits.max_retention_s or draft.base.retention_ms < seconds * 1000:
         draft.fields["retention_ms"] = seconds * 1000
 
@@ -179,7 +179,7 @@ def _read_policy(draft: _SettingsChange, text: str) -> None:
 
 
 def check_policy(text: str, limits: SqsLimits) -> None:
-    """Raises what SQS answers to a policy that is none, or too long."""
+    """Raise the SQS error for an invalid or too long policy."""
     try:
         count = len(policy.parse(text).statements)
     except InvalidAccessPolicy:
@@ -253,7 +253,7 @@ def _dead_letter(draft: _SettingsChange, said: object, refused: Callable[[str], 
     if arn.account != own.account:
         raise refused("Dead-letter target owner should be same as the source.")
     queue_key = qualified_name(split_name(draft.queue_key)[0], arn.name)
-    # What is set already may be repeated by who may change the queue.
+    # Repeating the current target needs no further permission.
     if queue_key != draft.base.dead_letter and not call.may_fill(queue_key):
         raise errors.access_to_resource_denied(str(said))
     try:
@@ -268,7 +268,7 @@ def _dead_letter(draft: _SettingsChange, said: object, refused: Callable[[str], 
 
 
 def _may_use(dead_letter: QueueSettings, source_arn: str) -> bool:
-    """Whether a dead-letter queue's RedriveAllowPolicy lets this queue be a source of it."""
+    """Whether the RedriveAllowPolicy of the dead-letter queue allows this source."""
     allow = _json_map(dead_letter.notes.get(_REDRIVE_ALLOW, "")) or {}
     match allow.get("redrivePermission", "allowAll"):
         case "allowAll":
@@ -365,7 +365,7 @@ def _read_dedup_scope(draft: _SettingsChange, text: str) -> None:
     if draft.is_new:
         draft.fields["dedup_per_group"] = per_group
     else:
-        # SQS shows the new scope and goes on deduplicating in the one that the queue was created with.
+        # SQS shows the new scope but keeps deduplicating in the scope of the creation.
         draft.note(_SCOPE, "" if per_group == draft.base.dedup_per_group else text)
 
 
@@ -405,7 +405,7 @@ def with_attributes(
     limits: SqsLimits,
     is_new: bool = False,
 ) -> QueueSettings:
-    """The settings after these attributes; raises AWS's error for the first one that cannot be."""
+    """The settings with these attributes; raises AWS's error for the first invalid one."""
     if limits.lenient:
         attributes = {name.strip(): value for name, value in attributes.items()}
     for name in attributes:
@@ -438,12 +438,12 @@ def with_modified_time(settings: QueueSettings, now_ms: int) -> QueueSettings:
 
 
 def _seconds(ms: int) -> str:
-    """Whole seconds, rounded up: a queue of another door may have a timeout of half a second."""
+    """Whole seconds, rounded up: queues of other protocols may have a timeout of half a second."""
     return str(-(-ms // 1000))
 
 
 def _show_retention(settings: QueueSettings, limits: SqsLimits) -> str:
-    """Queues of other doors may keep messages longer than SQS can say."""
+    """Queues of other protocols may keep messages longer than SQS allows."""
     return _seconds(min(settings.retention_ms, limits.max_retention_s * 1000))
 
 
@@ -453,14 +453,14 @@ def _show_redrive(call: SqsCall, settings: QueueSettings) -> str | None:
     arn = call.arn_of(settings.dead_letter)
     shown = {"deadLetterTargetArn": arn, "maxReceiveCount": settings.max_receives}
     said = settings.notes.get(_REDRIVE, "")
-    # As it was sent, unless another door has changed the settings since, or a number came as text.
+    # As it was sent, unless another protocol changed the settings since, or a number came as text.
     return said if _json_map(said) == shown else json.dumps(shown, separators=(",", ":"))
 
 
 def attribute_values(
     call: SqsCall, queue_key: str, settings: QueueSettings, limits: SqsLimits
 ) -> dict[str, str]:
-    """All attributes but the counts. What is not set and has no default is not in it."""
+    """All attributes except the counts. Attributes without value and default are left out."""
     notes = settings.notes
     created_s = str(call.context.broker.get_queue(queue_key).created_ms // 1000)
     key = notes.get(_KMS_KEY)
@@ -493,7 +493,7 @@ def attribute_values(
 def differing_attribute(
     call: SqsCall, queue_key: str, settings: QueueSettings, attributes: Mapping[str, str], limits: SqsLimits
 ) -> str | None:
-    """The first attribute in the request that is not what the queue has."""
+    """The first attribute of the request that differs from the queue's."""
     wanted = attribute_values(
         call, queue_key, with_attributes(call, queue_key, settings, attributes, limits, True), limits
     )
@@ -507,6 +507,6 @@ def differing_attribute(
 def _same(one: str | None, other: str | None) -> bool:
     if one == other:
         return True
-    # Policies are JSON: spaces and the order of keys are no difference.
+    # Policies are JSON: spaces and the order of keys do not matter.
     maps = _json_map(one or ""), _json_map(other or "")
     return maps[0] is not None and maps[0] == maps[1]

@@ -1,7 +1,7 @@
-"""What SQS clients do to queues: create, look, change, list, purge, tag, permit, delete.
+"""The queue actions of SQS: create, delete, purge, list, attributes, tags, permissions.
 
-Each action is a plain function of the call and its typed request. It acts at once and returns the reply,
-or None where SQS answers with nothing; the door holds the reply back until the change is on disk.
+An action is a function of the call and its typed request. It acts at once and returns the reply, or None
+where SQS has no reply; the handler sends it when the change is on disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE = 1_000
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 _ACCOUNT = re.compile(r"[0-9]{12}", re.ASCII)
-# What another account can be allowed to do; the rest is the owner's alone.
+# Actions that can be allowed to other accounts; the others are the owner's.
 SHARED_ACTIONS = frozenset(
     {
         "*",
@@ -61,7 +61,7 @@ def create_queue(call: SqsCall, request: sqs.CreateQueue) -> sqs.SqsReply:
     except QueueNotFound:
         present = None
     if present is not None:
-        if is_fifo and not present.fifo:  # another door gave it the suffix and nothing else
+        if is_fifo and not present.fifo:  # created by another protocol, with the suffix only
             raise errors.queue_name_exists("FifoQueue")
         allowed = limits_of(present, call.context.config)
         other = queue_attributes.differing_attribute(call, queue_key, present, attributes, allowed)
@@ -101,7 +101,7 @@ def purge_queue(call: SqsCall, request: sqs.PurgeQueue) -> None:
         recent.add(queue.queue_key, now_ms, every_s)
 
 
-# -- look -------------------------------------------------------------------------------------
+# -- list -------------------------------------------------------------------------------------
 
 
 def get_queue_url(call: SqsCall, request: sqs.GetQueueUrl) -> sqs.SqsReply:
@@ -146,8 +146,8 @@ def _named(queues: Iterable[str], namespace: str) -> list[str]:
 def _page(names: Iterable[str], token: str | None, max_results: int | None) -> tuple[list[str], str | None]:
     """One page in the order of names, and where the next begins.
 
-    A token holds the last name that was shown, so pages neither repeat nor skip a queue when others come
-    and go meanwhile. Whoever does not say how many gets no token, as with AWS.
+    A token holds the last name of the page, so pages neither repeat nor skip queues when others are created
+    or deleted meanwhile. Without MaxResults there is no token, as in AWS.
     """
     if max_results is not None and not 1 <= max_results <= PAGE:
         raise errors.invalid_parameter_value(

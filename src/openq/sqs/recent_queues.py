@@ -1,19 +1,19 @@
-"""What happened to queues lately: SQS has rules that hold for a minute."""
+"""Recently deleted and purged queues: SQS has rules that hold for a minute."""
 
 from __future__ import annotations
 
 
 class RecentQueues:
-    """When queues were deleted and purged: AWS makes clients wait before they do it again.
+    """Times at which queues were deleted or purged: AWS makes clients wait before they repeat it.
 
-    Kept in memory only. After a restart nobody has to wait, which is no harm.
+    In memory only: after a restart nobody has to wait.
     """
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}
 
     def add(self, queue_key: str, now_ms: int, keep_s: int) -> None:
-        # Dicts keep their order, so the oldest are in front.
+        # Dicts keep their order: the oldest come first.
         self._times.pop(queue_key, None)
         while self._times:
             oldest = next(iter(self._times))

@@ -1,8 +1,7 @@
-"""Which region a request means: its signature's, else that of the host it was sent to, else the server's own.
+"""The region of a request: that of its signature, else that of its host, else the server's own.
 
-Regions are only told apart by their shape. A name that has not the shape of AWS's, such as the `elasticmq` or
-`local` of other servers, means the server's own region; so does a request that is not signed.
-Looking a region up creates nothing: a region is there once it has a queue.
+Names in the format of AWS regions are regions. Other names, such as the `elasticmq` or `local` of other
+servers, stand for the server's own region; so do unsigned requests. A region exists once it has a queue.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class Regions:
 
     def __init__(self, own: str) -> None:
         self.own = own
-        self._signed: dict[bytes, str | None] = {}  # a name that is no region's is empty: the host decides
+        self._signed: dict[bytes, str | None] = {}  # empty: not a region, the host decides
         self._hosts: dict[bytes, str | None] = {}
 
     def key_of(self, name: str) -> str | None:
-        """The region of this name; a name that is none is the server's own."""
+        """The region of this name; None, the server's own, if it is not a region."""
         return None if name == self.own or not is_region(name) else name
 
     def is_known(self, name: str) -> bool:
@@ -74,13 +73,13 @@ class Regions:
 
 
 def credential_of(authorization: bytes) -> bytes:
-    """The header up to the end of the credential: it tells key and region, and is the same all day."""
+    """The header up to the end of the credential: key and region, the same all day."""
     at = authorization.find(_END_OF_SCOPE)
     return authorization if at < 0 else authorization[: at + len(_END_OF_SCOPE)]
 
 
 def _remember(known: dict[bytes, str | None], key: bytes, region: str | None) -> None:
-    # Anybody can send anything here: what is remembered is bounded in count and in size.
+    # The header is not authenticated: the cache is bounded in count and size.
     if len(key) <= _MAX_CACHED_BYTES:
         if len(known) >= _MAX_CACHED:
             known.clear()

@@ -1,8 +1,8 @@
-"""One typed request and one typed reply per SQS action, whatever the wire format.
+"""One typed request and one typed reply per SQS action, for both wire formats.
 
 Attributes are snake_case; `wire_name` gives the spelling on the wire, so the two codecs share these
-classes. A reply's None is left out on the wire. None of these values can be part of a cycle, which is
-why the garbage collector need not look at them (`gc=False`).
+classes. None is left out of replies. These values cannot be part of a cycle, so the garbage collector
+need not track them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Meta
 
 # AWS treats an empty value of a required parameter as a missing one.
 Text = Annotated[str, Meta(min_length=1)]
-# As wide as AWS's own; what is larger is refused before anybody computes with it.
+# The range of AWS; larger numbers are rejected by the decoder.
 Integer = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 _ODD_NAMES = {
@@ -31,24 +31,24 @@ def wire_name(name: str) -> str:
 
 
 class SqsRequest(msgspec.Struct, rename=wire_name, gc=False, kw_only=True):
-    """What a client asks for. Members that an action does not know are ignored, as AWS does."""
+    """A request. Unknown members are ignored, as in AWS."""
 
 
 class SqsReply(msgspec.Struct, rename=wire_name, gc=False, kw_only=True, omit_defaults=True):
-    """What a client gets. An empty list is not shown either: pass None instead (`found or None`)."""
+    """A reply. Pass None instead of an empty list (`found or None`): it is left out."""
 
 
 # Values inside requests and replies.
 
 
 class MessageAttributeValue(msgspec.Struct, rename=wire_name, gc=False, kw_only=True, omit_defaults=True):
-    """Travels both ways, and serves message system attributes too: AWS gives both the same members."""
+    """In requests and replies, for message attributes and message system attributes alike."""
 
     string_value: str | None = None
     binary_value: bytes | None = None
     string_list_values: list[str] | None = None
     binary_list_values: list[bytes] | None = None
-    data_type: str | None = None  # required, but its absence has an error of its own: see attributes.py
+    data_type: str | None = None  # required; its absence has its own error, see message_attributes.py
 
 
 AttributeValues = dict[str, MessageAttributeValue]
@@ -355,7 +355,7 @@ REQUESTS: dict[str, type[SqsRequest]] = {
     )
 }
 
-# The other actions answer with nothing (None).
+# The other actions have no reply (None).
 REPLIES: dict[str, type[SqsReply]] = {
     reply.__name__.removesuffix("Reply"): reply
     for reply in (

@@ -1,4 +1,4 @@
-"""The one call of another AWS service that SQS tools make first: `GetCallerIdentity`, who am I?"""
+"""`GetCallerIdentity` of AWS STS: tools call it before they use SQS."""
 
 from __future__ import annotations
 
