@@ -163,7 +163,7 @@ def test_users_log_in_with_their_rabbitmq_passwords(topology_server: TopologySer
         ({"password_hash": "AAAA"}, "its password_hash is not of 'rabbit_password_hashing_sha256'"),
         ({"password_hash": "no base64"}, "its password_hash is not of"),
         ({"password_hash": SHA256[0], "hashing_algorithm": "rabbit_password_hashing_md5"}, "hashing_md5'"),
-        ({"password_hash": SHA256[0], "hashing_algorithm": "rabbit_password_hashing_sha512"}, "is none of"),
+        ({"password_hash": SHA256[0], "hashing_algorithm": "rabbit_password_hashing_sha512"}, "is not of"),
     ],
 )
 def test_an_unusable_hash_is_reported_with_advice(
