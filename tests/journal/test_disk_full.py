@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -434,3 +435,18 @@ def test_without_a_reserve_a_segment_is_planned_only_where_free_space_is_seen(tm
         disk.capacity = None
         journal._pool.spares, journal._pool.reserve = spares, reserve
     journal.close()
+
+
+def test_a_directory_that_was_removed_is_tried_ever_less_often(tmp_path: Path) -> None:
+    journal = small(tmp_path / "d")
+    eventually(lambda: journal._pool.reserve and journal._pool.spares)
+    journal._preparer.stop()
+    pool = journal._pool
+    with journal.lock:
+        pool.spares.clear()
+    shutil.rmtree(journal.directory)
+
+    pauses = [pool.refill(1024) for _ in range(2000)]
+
+    assert pauses[:3] == [0.2, 0.4, 0.8]
+    assert pauses[-1] == 30

@@ -27,6 +27,7 @@ SPARE = "spare-"
 TEMPORARY = ".tmp"
 MAX_SPARES = 2
 RETRY_S = 0.2
+MAX_RETRY_S = 30.0  # of errors that do not pass by themselves, such as a directory that was removed
 
 
 class SpareSegment:
@@ -59,6 +60,7 @@ class SegmentPool:
         self.reserve: SpareSegment | None = None
         self._taken_reserve: SpareSegment | None = None  # the last reserve that was taken
         self.full = False
+        self._failed_tries = 0  # in a row, for another reason than want of room
         self.shortage: OSError | None = None  # why it is full
 
     def make(self, size: int) -> SpareSegment:
@@ -96,13 +98,14 @@ class SegmentPool:
             if not self.spares:
                 self._make_spare(size)
         except OSError as error:
-            transient = error.errno in TRANSIENT
-            if transient:
+            if error.errno in TRANSIENT:
                 with self._lock:
                     self.set_shortage(error)
-            else:
-                log.warning("cannot prepare the next segment, trying again: %s", error)
-            return RETRY_S
+                return RETRY_S
+            self._failed_tries += 1
+            log.warning("cannot prepare the next segment, trying again: %s", error)
+            return min(RETRY_S * 2 ** min(self._failed_tries - 1, 10), MAX_RETRY_S)
+        self._failed_tries = 0
         with self._lock:
             news, self.full = self.full, False
             self.shortage = None
