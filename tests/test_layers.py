@@ -32,8 +32,7 @@ LAYERS = [
     ["local"],
     ["redis"],
     ["server", "client"],
-    ["sqs"],
-    ["amqp", "rest"],
+    ["sqs", "amqp", "rest"],
     ["openq", "aio"],
     ["pipeline", "server.app", "sample"],
     ["testing"],
@@ -134,6 +133,13 @@ PARTS = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in FILES
 
 def test_every_part_has_its_layer() -> None:
     assert PARTS - RANK.keys() == set(), "give the new part its place in LAYERS"
+
+
+def test_the_architecture_shows_the_layers() -> None:
+    text = (SOURCE.parent.parent / "docs" / "ARCHITECTURE.md").read_text()
+    shown = text.partition("```layers\n")[2].partition("```")[0]
+
+    assert shown.splitlines() == [", ".join(row) for row in LAYERS], "print LAYERS into ARCHITECTURE.md"
 
 
 def test_imports_point_one_way() -> None:
