@@ -10,18 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openq.errors import Closed, HistoryUnavailable, InvalidSetting, JournalDamaged
-from openq.journal.file_journal import Journal
-from openq.journal.interface import JournalProtocol
 from tests.budget import examples
 from tests.journal.helpers import batch, contents, eventually, put, records, small
 
 
-def as_journal(journal: Journal) -> JournalProtocol:
-    return journal  # a type check: it is one
-
-
 def test_records_come_back_in_order_after_reopening(tmp_path: Path) -> None:
-    journal = as_journal(small(tmp_path))
+    journal = small(tmp_path)
     everything = records(200)
     with journal.lock:
         locations = [journal.append(record) for record in everything]

@@ -25,7 +25,7 @@ from ..journal.format import (
     segment_of,
     unpack_header,
 )
-from ..journal.interface import SegmentInfo
+from ..journal.segments import SegmentInfo
 from ..model import check_name
 from .state_file import StateFile, read_field, read_number
 

@@ -1,4 +1,4 @@
-"""Journal: segments in a folder, recovery, reading, retention, one process per folder."""
+"""The journal on disk: segments in a directory, recovery, reading, retention, one process per directory."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from openq.journal.index import RowsOf, SegmentIndex, engine_rows, index_path
 from openq.journal.index import build as build_index
 from openq.journal.index import load as load_index
 from openq.journal.index import save as save_index
-from openq.journal.interface import SegmentInfo
 from openq.journal.lockfile import DirectoryLock
 from openq.journal.pending import SegmentFile
 from openq.journal.pool import SpareSegment, clear_temporaries
 from openq.journal.reader import RecordReader
 from openq.journal.recovery import Recovered, damaged_end, recover, unreadable
 from openq.journal.scan import Block, SegmentScan, segment_path
+from openq.journal.segments import SegmentInfo
 from openq.journal.writer import MIN_SEGMENT, GroupCommitWriter
 
 log = logging.getLogger("openq.journal")
@@ -59,7 +59,20 @@ _frame = FRAME.unpack_from
 
 
 class Journal(GroupCommitWriter):
-    """The journal on disk; see `openq.journal.interface.JournalProtocol` for what each method promises."""
+    """An append-only log of records, each with a location that only grows; 0 is none.
+
+    `lock` guards the engine and `append` alike: what the engine decides and what the journal records happen
+    in the same order. No method writes or syncs while it is held.
+
+    With the lock held: `append` (returns the location), `after_commit` (calls back without the lock once all
+    appended so far is durable, or `error` is set), `after_commit_of` (the same for a record in the commit
+    under way), `can_publish` (False when only the reserve for acks is left on the disk). Without it: `wait`
+    (returns once the record is durable; raises JournalFailed), `read`, `read_many`, `replay`, `segments`,
+    `index`, `drop_before`, `close`. Either way: `flush` (asks for a commit, does not wait).
+
+    Every record before `durable_location` is on disk. `error` is set once, for good, by the first write or
+    sync that failed. `first_record`, if set, makes the first record of each new segment.
+    """
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class SegmentPool:
                 return RETRY_S
             self._failed_tries += 1
             log.warning("cannot prepare the next segment, trying again: %s", error)
-            return min(RETRY_S * 2 ** min(self._failed_tries - 1, 10), MAX_RETRY_S)
+            return min(RETRY_S * (1 << min(self._failed_tries - 1, 10)), MAX_RETRY_S)
         self._failed_tries = 0
         with self._lock:
             news, self.full = self.full, False

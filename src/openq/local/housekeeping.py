@@ -22,7 +22,7 @@ from ..engine.snapshot import FrozenQueue, FrozenState, SegmentUsage, encode, fr
 from ..errors import JournalDamaged, OpenQError, OutOfRoom
 from ..journal.disk import NO_RESOURCES
 from ..journal.file_journal import Journal
-from ..journal.interface import SegmentInfo
+from ..journal.segments import SegmentInfo
 from ..journal.snapshots import write as write_snapshot
 from ..model import Entry
 

@@ -16,7 +16,7 @@ from ..broker.history import PastMessage as Past
 from ..errors import HistoryUnavailable
 from ..journal.file_journal import Journal
 from ..journal.format import BLOCK_BYTES, offset_of, segment_of
-from ..journal.interface import SegmentInfo
+from ..journal.segments import SegmentInfo
 from .call import RestCall, journal_of
 from .formats import JSON
 from .paging import MAX_ANSWER_BYTES, page
