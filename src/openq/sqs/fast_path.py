@@ -71,7 +71,15 @@ class FastPath:
         self._context.after_commit(committed)
 
     def _send(self, request: HttpRequest, queue: SqsQueue, message: sqs.SendMessage) -> bool:
-        if queue.fifo or TRACE_FIELD in request.fields or not _is_plain(message):
+        if (
+            queue.fifo
+            or TRACE_FIELD in request.fields
+            or message.delay_seconds is not None
+            or message.message_attributes
+            or message.message_system_attributes
+            or message.message_group_id is not None
+            or message.message_deduplication_id is not None
+        ):
             return False
         body = _plain_body(message.message_body)
         if not 0 < len(body) <= queue.max_bytes:
@@ -94,12 +102,17 @@ class FastPath:
         bodies: list[bytes] = []
         ids: list[str] = []
         total = 0
+        max_bytes = queue.max_bytes
         for entry in batch.entries:
             body = _plain_body(entry.message_body)
             if (
-                not 0 < len(body) <= queue.max_bytes
+                not 0 < len(body) <= max_bytes
                 or not is_valid_batch_id(entry.id)
-                or not _is_plain(entry)
+                or entry.delay_seconds is not None
+                or entry.message_attributes
+                or entry.message_system_attributes
+                or entry.message_group_id is not None
+                or entry.message_deduplication_id is not None
             ):
                 return False
             total += len(body)
@@ -200,17 +213,6 @@ class FastPath:
         shown = '"},{"Id":"'.join(ids)
         self._answer_after_commit(request, f'{{"Successful":[{{"Id":"{shown}"}}]}}'.encode())
         return True
-
-
-def _is_plain(message: sqs.SendMessage | sqs.SendMessageBatchRequestEntry) -> bool:
-    """A body and nothing else."""
-    return (
-        message.delay_seconds is None
-        and not message.message_attributes
-        and not message.message_system_attributes
-        and message.message_group_id is None
-        and message.message_deduplication_id is None
-    )
 
 
 def _plain_body(text: str) -> bytes:

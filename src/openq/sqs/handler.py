@@ -132,7 +132,17 @@ class SqsHandler:
         self._callers: dict[tuple[bytes, bytes | None], tuple[Principal, str | None]] = {}
         self._open_principals = {DEFAULT_ACCOUNT: _root_of(DEFAULT_ACCOUNT)}
         self.fast_path = FastPath(context, self._json).actions
-        self._targets = {_PREFIX + name.encode(): name for name in self._actions}
+        self._own_queue = self.resolver.own_queue
+        # By X-Amz-Target: the action, its decoder, and whether its requests have a QueueUrl.
+        self._targets = {
+            _PREFIX + name.encode(): (
+                name,
+                decoder.decode,
+                "queue_url" in sqs.REQUESTS[name].__struct_fields__,
+            )
+            for name, decoder in aws_json.DECODERS.items()
+            if name in self._actions
+        }
 
     # -- the two formats
 
@@ -154,13 +164,16 @@ class SqsHandler:
             wire.fail(request, errors.internal_error())
 
     def _handle_json(self, request: HttpRequest, target: bytes) -> None:
-        name = self._targets.get(target)
-        if name is None:
+        known = self._targets.get(target)
+        if known is None:
             raise errors.unknown_operation(target.removeprefix(_PREFIX).decode("latin-1")[:100])
+        name, decode, has_url = known
         principal, region = self._caller(request)
-        wanted: Any = aws_json.decode(name, request.body)
-        url: str | None = getattr(wanted, "queue_url", None)
-        queue = None if url is None else self.resolver.own_queue(url, principal, region)
+        try:
+            wanted: Any = decode(request.body or b"{}")
+        except aws_json.DECODE_ERRORS as error:
+            raise aws_json.failure(name, error) from None
+        queue = self._own_queue(wanted.queue_url, principal, region) if has_url else None
         if queue is not None:
             fast = self.fast_path.get(name)
             if fast is not None and fast(request, queue, wanted):
