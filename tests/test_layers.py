@@ -22,6 +22,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "openq"
 LAYERS = [
     ["errors", "_version", "clock", "names"],
     ["amqp_fields", "packed"],
+    ["properties"],
     ["model"],
     ["engine", "auth", "metrics", "parsing"],
     ["settings"],
@@ -51,7 +52,17 @@ IMPURE_MODULES = {
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 
 # These parts stand on the standard library alone (docs/decisions/0003).
-STANDARD_LIBRARY_ONLY = {"errors", "_version", "names", "packed", "amqp_fields", "model", "engine", "journal"}
+STANDARD_LIBRARY_ONLY = {
+    "errors",
+    "_version",
+    "names",
+    "packed",
+    "amqp_fields",
+    "properties",
+    "model",
+    "engine",
+    "journal",
+}
 
 
 class Import(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .errors import InvalidSetting
+from .properties import Properties as Properties  # part of the values that every layer uses
 
 # What the bytes of a body are, so that a reader gets back what the writer put in.
 ENCODING_BYTES = 0
@@ -32,16 +33,16 @@ MAX_DEAD_LETTER_EVENTS = 64  # remembered by one message, the newest of them
 
 
 class DeadLetterEvent(NamedTuple):
-    """Why a message left a queue for the dead letters. One for each queue and kind: the last time counts."""
+    """Why a message was dead-lettered. One event for each queue and kind; it keeps the last time."""
 
     queue: str
-    reason: str  # as somebody gave it, or the kind
+    reason: str  # as the consumer gave it, or the kind
     time_ms: int
     count: int  # type: ignore[assignment]  # how often it had been received there; hides what tuples count
     kind: str = ""  # max_receives, rejected, expired or overflow; "" where an old record does not say
     exchange: str = ""  # and the key it had come with
     key: str = ""
-    times: int = 1  # how often it died there, of this kind
+    times: int = 1  # how often, for this queue and kind
     first_ms: int = 0  # the first time; 0: the same as time_ms
 
     @classmethod
@@ -56,7 +57,7 @@ class DeadLetterEvent(NamedTuple):
         times: int | None = None,
         first_ms: int = 0,
     ) -> DeadLetterEvent:
-        """As a backup or an early record tells of it: a kind that is the reason too may be left out."""
+        """From a backup or an early record, where a kind that equals the reason may be missing."""
         if kind is None:
             kind = reason if reason in DEAD_LETTER_KINDS else ""
         elif kind not in DEAD_LETTER_KINDS:
@@ -68,7 +69,7 @@ class DeadLetterEvent(NamedTuple):
         return cls(queue, reason, time_ms, count, kind, times=times or 1, first_ms=first_ms)
 
     def details(self, time_text: Callable[[int], object]) -> dict[str, Any]:
-        """What there is to say beyond queue, reason, time and count, for `told` to read."""
+        """The fields beyond queue, reason, time and count, as `from_fields` reads them."""
         details: dict[str, Any] = {}
         if self.kind and self.kind != self.reason:
             details["kind"] = self.kind
@@ -107,54 +108,11 @@ def split_failure(text: str | None) -> tuple[str | None, str | None]:
     return reason, _traces.setdefault(trace, trace)
 
 
-class Properties:
-    """What a message says about itself and the engine never needs: stays on disk with the body.
-
-    Never changed in place, so messages that say the same may share one. `wire` is where the properties
-    came in the bytes of a protocol and go out the same; `attributes` are then read from it when asked for.
-    """
-
-    __slots__ = ("_attributes", "amqp_properties", "packed", "publisher")
-
-    def __init__(
-        self,
-        attributes: Mapping[str, object] | None,
-        publisher: str | None = None,
-        amqp_properties: bytes | None = None,
-    ) -> None:
-        self._attributes = attributes
-        self.publisher = publisher
-        self.amqp_properties = amqp_properties
-        self.packed: bytes | None = None  # its bytes on disk, once they were needed
-
-    @classmethod
-    def from_amqp(cls, amqp_properties: bytes, publisher: str | None = None) -> Properties:
-        return cls(None, publisher, amqp_properties)
-
-    @property
-    def attributes(self) -> Mapping[str, object]:
-        if self._attributes is None:
-            # Not at the top: who embeds OpenQ never needs it, and it is slow to load.
-            from .amqp_fields import attributes_of
-
-            self._attributes = {} if self.amqp_properties is None else attributes_of(self.amqp_properties)
-        return self._attributes
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Properties):
-            return NotImplemented
-        if self.amqp_properties != other.amqp_properties or self.publisher != other.publisher:
-            return False
-        return self.amqp_properties is not None or self.attributes == other.attributes
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 class DeliveryOptions:
-    """What the engine must know of a message that is not plain. Never changed in place once queued.
+    """What the engine must know of a message that is not plain. Never changed once queued.
 
-    A `light` one says how the message was published and nothing that the engine has to keep account of:
-    such messages take the short ways, and may share it.
+    Plain options say only how the message was published, and nothing that the engine must act on: such
+    messages take the fast paths and may share one object.
     """
 
     __slots__ = (
@@ -218,7 +176,7 @@ class DeliveryOptions:
         self.packed: bytes | None = None  # its bytes on disk, once they were needed
 
     def mark_plain(self) -> DeliveryOptions:
-        """Once all is set: see whether it is a light one."""
+        """Set `is_plain` once all fields are set."""
         self.is_plain = not (
             self.priority
             or self.due_ms
@@ -246,7 +204,7 @@ class DeliveryOptions:
         self.reason, self.trace = split_failure(text)
 
     def copy(self) -> DeliveryOptions:
-        """One to be changed: what was worked out from the values is not carried over."""
+        """A copy to change; derived values are not copied."""
         other = DeliveryOptions.__new__(DeliveryOptions)
         for name in OPTION_FIELDS:
             setattr(other, name, getattr(self, name))
@@ -268,7 +226,7 @@ _plain_options: dict[tuple[tuple[str, str] | None, str | None], DeliveryOptions]
 
 
 def plain_options(route: tuple[str, str] | None, type: str | None = None) -> DeliveryOptions:
-    """The one for all messages that came this way: they cost no memory for it, and are packed once."""
+    """One shared object for all messages of this route and type."""
     options = _plain_options.get((route, type))
     if options is None:
         options = DeliveryOptions(route=route, type=type).mark_plain()
@@ -280,7 +238,7 @@ def plain_options(route: tuple[str, str] | None, type: str | None = None) -> Del
 
 
 class Entry:
-    """One message as a queue holds it. `body` is None while it is only on disk, at `at`."""
+    """One message as a queue holds it. `body` is None while it is only on disk, at `location`."""
 
     __slots__ = ("body", "encoding", "location", "options", "properties", "sent_ms", "seq", "size")
 
@@ -314,7 +272,7 @@ class Entry:
 
 
 class Delivery:
-    """One hand-out of one message: the lease, and what the consumer gets. One receipt per delivery."""
+    """One delivery of one message: the lease, and what the consumer gets. One receipt per delivery."""
 
     __slots__ = ("consumer", "count", "delivered_ms", "entry", "number", "until_ms")
 
@@ -416,7 +374,7 @@ class QueueSettings:
     max_bytes: int | None = None
     overflow: str = "drop-head"  # drop-head | reject | dead-letter | reject-dead-letter
     max_body: int | None = None
-    max_priority: int | None = None  # higher ones stand in line as this one; None: all are different
+    max_priority: int | None = None  # higher priorities count as this one; None: no limit
     dedup_window_ms: int = 300_000
     dedup_by_content: bool = False
     dedup_per_group: bool = False
@@ -424,7 +382,7 @@ class QueueSettings:
     history_ms: int = DAY_MS
     paused: bool = False
     relaxed: bool = False  # answers before the sync; at most 50 ms at risk
-    # What a door knows about the queue and the engine does not: tags, access policies, ...
+    # What a protocol knows of the queue and the engine does not: tags, access policies, ...
     notes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -509,7 +467,7 @@ def _out_of_bounds(name: str, value: int) -> InvalidSetting:
 
 @dataclass(slots=True)
 class Draft:
-    """What a publisher hands in for one message."""
+    """One message as a publisher hands it in."""
 
     body: bytes
     encoding: int = ENCODING_BYTES
@@ -531,7 +489,7 @@ class Draft:
     properties: Properties | None = None  # made already: instead of attributes and publisher
 
     def is_plain(self) -> bool:
-        """Only a body: such messages take the short way."""
+        """Only a body: such messages take the fast path."""
         return (
             self.delay_ms is None
             and not self.due_ms
@@ -551,7 +509,7 @@ class Draft:
 
 
 def check_name(name: str, what: str = "queue") -> str:
-    """Any UTF-8 name up to 255 bytes without control characters; doors may be stricter."""
+    """Any UTF-8 name up to 255 bytes without control characters; protocols may be stricter."""
     try:
         size = len(name.encode())
     except (AttributeError, UnicodeEncodeError):
