@@ -17,7 +17,7 @@ from openq.local.broker import LocalBroker
 from openq.redis.net import greenlets
 
 VERBS = (
-    *("declare", "delete", "settings", "stats", "purge", "ready_count", "in_flight"),
+    *("declare", "delete", "settings", "stats", "purge", "ready_count"),
     *("publish", "publish_many", "publish_body", "publish_bodies"),
     *("route", "route_to", "receive", "add_waiter", "remove_waiter"),
     *("ack", "ack_one", "ack_late", "nack", "nack_many", "reject", "reject_many", "release"),
