@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +23,7 @@ class Gate(DiskIo):
         self.open_.set()
         self.arrived = threading.Semaphore(0)
         self.syncs = 0
+        self.sync_s = 0.0  # how long a sync takes: nothing on a disk in memory
         self.threads: list[str] = []
 
     def fdatasync(self, fd: int) -> None:
@@ -29,6 +31,8 @@ class Gate(DiskIo):
         self.threads.append(threading.current_thread().name)
         self.arrived.release()
         self.open_.wait()
+        if self.sync_s:
+            time.sleep(self.sync_s)
         super().fdatasync(fd)
 
 
@@ -76,7 +80,7 @@ def test_many_threads_need_far_fewer_syncs(tmp_path: Path) -> None:
             put(journal, record)
             acked.append(record)
 
-    gate.syncs = 0
+    gate.syncs, gate.sync_s = 0, 0.005
     threads = [threading.Thread(target=work, args=(name,)) for name in range(32)]
     for thread in threads:
         thread.start()
