@@ -580,10 +580,16 @@ class LocalBroker:
         if journal.error is not None:
             return Health(False, public_text(journal.error))
         with self._lock:
-            full = not journal.can_publish(256)
-        detail = "disk full: publishing is refused" if full else "journal"
-        if full and journal.shortage is not None and journal.shortage.errno in NO_RESOURCES:
-            detail = f"publishing is refused: {journal.shortage.strerror}"
+            refuses_all = not journal.can_publish(256)
+            shortage = journal.shortage
+        # No new segment can be made: a small message may still fit into the last one, a large one does not.
+        full = refuses_all or shortage is not None
+        detail = "journal"
+        if full:
+            what = "publishing is" if refuses_all else "large messages are"
+            detail = f"disk full: {what} refused"
+            if shortage is not None and shortage.errno in NO_RESOURCES:
+                detail = f"{what} refused: {shortage.strerror}"
         return Health(not full, detail, full, self.damage.reasons())
 
     def gauges(self) -> list[Family]:
