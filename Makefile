@@ -56,7 +56,7 @@ crash: $(STAMP) ## kill and restart, many times, and look for what was lost (MIN
 PROPERTIES := tests/engine tests/sqs tests/history tests/journal/test_journal.py tests/amqp/test_methods.py \
               tests/rest/test_units.py tests/redis/test_model.py tests/test_packed.py
 
-fuzz: $(STAMP) ## hostile requests, frames and dialogues by chance (MINUTES=10 SEED=1, by each door)
+fuzz: $(STAMP) ## hostile requests, frames and dialogues by chance (MINUTES=10 SEED=1, for each protocol)
 	$(RUN) -m tests.server.fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 	OPENQ_TEST_BUDGET=$(or $(BUDGET),10) $(RUN) -m pytest -q $(PROPERTIES)
 	$(RUN) -m tests.amqp.fuzz_codec $(if $(SEED),--seed $(SEED))

@@ -138,7 +138,7 @@ def foreign(source: str, module: str) -> list[str]:
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
-# Folders that hold no Python (the dashboard's build) have no place among the layers.
+# Folders that hold no Python have no place among the layers.
 PARTS = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in FILES} - {"__init__"}
 
 

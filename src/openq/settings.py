@@ -5,8 +5,9 @@ the REST API, a key of a `[queues.NAME]` table, a flag of `openq queue create` (
 for new queues of the library, an environment variable (`OPENQ_VISIBILITY_TIMEOUT`). Its field is the
 attribute of `QueueSettings` that holds it: durations are seconds outside and milliseconds inside.
 
-To add a setting: a field of `QueueSettings` and a row here. The library's `QueueOptions` repeats the names
-for type checkers; a test compares the two.
+To add a setting: a field of `QueueSettings`, a row here, its rule in `engine/`, and for Redis
+`redis/records.py:pack_settings` and the functions in `redis/lua/`. The library's `QueueOptions` repeats the
+names for type checkers. Tests compare the names, and what is packed for Redis.
 """
 
 from __future__ import annotations

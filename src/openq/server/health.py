@@ -129,10 +129,7 @@ class HealthHandler:
                 "openq_connections_refused_total",
                 "counter",
                 "Connections refused because there were too many.",
-                [
-                    ({"protocol": name}, self._context.admission.refused.get(name, 0))
-                    for name in ("http", "amqp")
-                ],
+                [({"protocol": name}, self._context.admission.refused.get(name, 0)) for name in PROTOCOLS],
             ),
             Family(
                 "openq_amqp_channels",

@@ -179,7 +179,7 @@ _DAMAGE = Command(
         "clear": Command(
             help="clear the list, so that health is ok again",
             run="damage:clear",
-            examples=(("openq damage clear", "restores nothing: quarantined messages stay so"),),
+            examples=(("openq damage clear", "restores nothing: messages that were set aside stay so"),),
             details="Exit code 5 if the list was empty. The counters in the metrics are not reset.",
             options=(JSON, *SERVER),
         ),
