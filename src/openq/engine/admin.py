@@ -1,6 +1,7 @@
-"""What an operator does to queued messages, and how they are looked at.
+"""Operations on queued messages by operators, and inspection.
 
-Functions over an `Engine`; the same rules hold: time comes in, records go out first.
+These are functions over an `Engine`. The same rules hold: time is an argument, and records are logged before
+the state changes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def in_use(queue: str, message_id: str, verb: str) -> QueueInUse:
 
 
 def cancel(engine: Engine, queue: QueueState, message_id: str, now_ms: int) -> None:
-    """Take one waiting or delayed message out for good."""
+    """Remove one ready or delayed message for good."""
     entry = _waiting(engine, queue, message_id, "cancel")
     engine.log_record((REMOVE, now_ms, queue.number, 0, REMOVED_CANCELLED, [entry.seq]))
     engine.remove_waiting(queue, entry)
@@ -46,7 +47,7 @@ def cancel(engine: Engine, queue: QueueState, message_id: str, now_ms: int) -> N
 
 
 def edit(engine: Engine, queue: QueueState, message_id: str, now_ms: int, draft: Draft) -> None:
-    """Another body, type and attributes; place, counts, priority, group and id stay."""
+    """Replace body, type and attributes. Place, counts, priority, group and id stay."""
     entry = _waiting(engine, queue, message_id, "edit")
     options = entry.options.copy() if entry.options is not None else DeliveryOptions()
     options.born_ms = options.born_ms or entry.sent_ms
@@ -65,7 +66,10 @@ def edit(engine: Engine, queue: QueueState, message_id: str, now_ms: int, draft:
 def move(
     engine: Engine, queue: QueueState, message_ids: Sequence[str], target: QueueState, now_ms: int
 ) -> list[OpenQError | None]:
-    """Chosen messages to the end of another queue, ids kept; the error of each that cannot."""
+    """Move chosen messages to the end of another queue; ids stay.
+
+    Returns the error of each that cannot move.
+    """
     return [_move_one(engine, queue, each, target, MOVED, now_ms) for each in message_ids]
 
 
@@ -91,7 +95,7 @@ def _move_entry(
 
 
 def reschedule(engine: Engine, queue: QueueState, message_id: str, due_ms: int, now_ms: int) -> None:
-    """Another time for a delayed message, or a delay for a waiting one; `now_ms` or less: at once."""
+    """Set another due time for a delayed message, or delay a ready one. `now_ms` or less: at once."""
     entry = _waiting(engine, queue, message_id, "reschedule")
     if due_ms > MAX_TIME_MS:
         raise InvalidSetting("a delay of more than 70 million years")
@@ -104,10 +108,10 @@ def reschedule(engine: Engine, queue: QueueState, message_id: str, due_ms: int, 
 
 
 def purge(engine: Engine, queue: QueueState, now_ms: int, waiting_only: bool = False) -> int:
-    """Everything out, deliveries too: their receipts are unknown from now on.
+    """Remove all messages, also those in flight: their receipts are unknown from now on.
 
-    `waiting_only` leaves what is in flight alone; what is delayed goes as well. Deduplication ids of what is
-    not here any more are forgotten: the same may be sent again.
+    `waiting_only` keeps messages in flight; delayed ones are removed. Deduplication ids of messages that are
+    no longer in the queue are forgotten, so the same messages may be sent again.
     """
     count = queue.waiting_count if waiting_only else queue.count
     engine.log_record((PURGE, now_ms, queue.number, int(waiting_only)))
@@ -128,7 +132,7 @@ def purge_state(engine: Engine, queue: QueueState, waiting_only: bool) -> None:
 
 
 def redrive_target(engine: Engine, queue: QueueState, entry: Entry, to: str | None) -> QueueState | None:
-    """Where one dead letter goes: where it was said, or where it died."""
+    """The target of one dead letter: `to` if given, else the queue that dead-lettered it."""
     if to is not None:
         return engine.queue(to)
     deaths = () if entry.options is None else entry.options.deaths
@@ -136,10 +140,13 @@ def redrive_target(engine: Engine, queue: QueueState, entry: Entry, to: str | No
 
 
 def redrive(engine: Engine, queue: QueueState, entries: Sequence[Entry], to: str | None, now_ms: int) -> int:
-    """Dead letters back to their source, or elsewhere; those that know no source stay. How many went."""
+    """Return dead letters to their source, or to `to`.
+
+    Messages without a known source stay. Returns how many moved.
+    """
     moved = 0
     for chosen in entries:
-        # As it is now: it may have been edited, copied or taken since it was chosen.
+        # Look it up again: it may have been edited, copied or taken since it was chosen.
         entry = queue.find(chosen.seq)
         if entry is None or entry.seq in queue.leases:
             continue
@@ -162,7 +169,7 @@ def check_state(state: str) -> None:
 
 
 def browse(engine: Engine, queue: QueueState, state: str = "all") -> Iterator[Entry]:
-    """Entries in hand-out order, changing nothing. States: ready, delayed, in_flight, all."""
+    """Entries in delivery order. Changes nothing. States: ready, delayed, in_flight, all."""
     check_state(state)
     if state in ("ready", "all"):
         ready = iter(queue.ready)
@@ -174,10 +181,10 @@ def browse(engine: Engine, queue: QueueState, state: str = "all") -> Iterator[En
 
 
 def scan(queue: QueueState, state: str = "all") -> Iterator[Entry]:
-    """The same by priority and sequence, for long walks.
+    """Like `browse`, by priority and sequence, for long scans.
 
-    References are taken when this is called and followed later: the caller may let go of the lock
-    meanwhile, and ten million messages are never in memory at once.
+    References are taken at the call and followed later. So the caller may release the lock meanwhile, and ten
+    million messages are never in memory at once.
     """
     check_state(state)
     ready_lists = queue.ready.freeze() if state in ("ready", "all") else []
@@ -191,7 +198,7 @@ def scan(queue: QueueState, state: str = "all") -> Iterator[Entry]:
     def rank(entry: Entry) -> tuple[int, int]:
         return (-ranks(entry), entry.seq)
 
-    # One lane after the other would put a whole group before the next one.
+    # Merged: reading one list after the other would return a whole group before the next one.
     walks = [_walk(ready_list) for ready_list in ready_lists]
     waiting = walks[0] if len(walks) == 1 else merge(*walks, key=_seq if queue.fifo else rank)
     ready = (entry for entry in waiting if entry.seq not in not_due)
@@ -209,11 +216,11 @@ def _seq(entry: Entry) -> int:
 
 
 def peek(engine: Engine, queue: QueueState, limit: int, rear: bool) -> list[Entry]:
-    """The next to be handed out, or the last ones, last first; nothing is counted or changed."""
+    """The next messages to be delivered, or the last ones, last first. Counts and changes nothing."""
     if not rear:
         return list(islice(browse(engine, queue, "ready"), limit))
     if limit == 1 and isinstance(queue.ready, StandardOrder):
-        # With FIFO groups only the whole walk tells which is the last.
+        # With FIFO groups, only a scan of the whole queue shows which message is last.
         last = queue.ready.last()
         return [] if last is None else [last]
     return list(deque(browse(engine, queue, "ready"), maxlen=limit))[::-1]
@@ -256,8 +263,8 @@ def _position(queue: QueueState, entry: Entry) -> QueuePosition:
 
 def declare_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> bool:
     if exchange.name in engine.router:
-        return engine.router.declare(exchange)  # the same again, or its error
-    new = engine.router.declare(exchange)  # what it refuses must not be told
+        return engine.router.declare(exchange)  # returns False for an equal exchange, or raises
+    new = engine.router.declare(exchange)  # first, because a refused declaration must not be logged
     try:
         _log_exchange(engine, "declare", exchange, now_ms)
     except OpenQError:
@@ -276,7 +283,7 @@ def change_exchange(engine: Engine, exchange: Exchange, now_ms: int) -> None:
 
 
 def delete_exchange(engine: Engine, name: str, now_ms: int, if_unused: bool = False) -> Removed:
-    """What went with it: its bindings, and auto-delete exchanges that have none left."""
+    """Returns what was removed with it: its bindings, and auto-delete exchanges that have none left."""
     engine.router.get(name)
     before = engine.router.dump()
     removed = engine.router.delete(name, if_unused)
@@ -289,7 +296,7 @@ def delete_exchange(engine: Engine, name: str, now_ms: int, if_unused: bool = Fa
 
 
 def bind(engine: Engine, binding: Binding, now_ms: int) -> bool:
-    """The destination must exist; the same binding again changes nothing."""
+    """The destination must exist. An equal binding changes nothing."""
     if not binding.to_exchange:
         engine.queue(binding.destination)
     new = engine.router.bind(binding)
@@ -299,14 +306,14 @@ def bind(engine: Engine, binding: Binding, now_ms: int) -> bool:
         except OpenQError:
             source = engine.router.get(binding.source)
             engine.router.unbind(binding)
-            if source.name not in engine.router:  # auto-delete: it went with its last binding
+            if source.name not in engine.router:  # auto-delete: it was removed with its last binding
                 engine.router.declare(source)
             raise
     return new
 
 
 def unbind(engine: Engine, binding: Binding, now_ms: int) -> Removed:
-    """What went: the binding, if it was there, and auto-delete exchanges that have none left."""
+    """Returns what was removed: the binding, if it existed, and auto-delete exchanges that have none left."""
     if binding not in engine.router.bindings(binding.source, binding.destination):
         return Removed()
     _log_exchange(engine, "unbind", binding, now_ms)

@@ -36,7 +36,7 @@ from .rules import REJECTING_OVERFLOWS, add_dead_letter_event, dead_letter_route
 if TYPE_CHECKING:
     from .engine import Engine
 
-_MAX_CASCADE = 8  # dead-letter queues that overflow into each other
+_MAX_CASCADE = 8  # how many dead-letter queues may overflow into each other
 
 
 class DeadLetters:
@@ -46,7 +46,7 @@ class DeadLetters:
         self._engine = engine
 
     def end_deferred_overflow(self, now_ms: int) -> None:
-        """From here on a full queue lets go at once again; those that were spared so far do it now."""
+        """End the deferral: full queues drop messages at once again, and deferred queues do it now."""
         held, self._engine.deferred_overflow = self._engine.deferred_overflow or (), None
         for queue in dict.fromkeys(held):
             self.overflow(queue, now_ms)
@@ -66,13 +66,13 @@ class DeadLetters:
         ):
             entry = queue.ready.lowest()
             if entry is None:
-                # Everything waiting is delayed: the newest goes.
+                # All waiting messages are delayed: the newest is dropped.
                 entry = queue.delayed.newest()
             try:
                 self._drop_overflowed(queue, entry, now_ms, cascade)
             except OpenQError:
-                # The log refused. What made it overflow is told and done, so the queue stays over its
-                # limit until the next time.
+                # The log refused. The change that caused the overflow is already recorded and applied, so the
+                # queue stays over its limit until the next overflow check.
                 return
 
     def _drop_overflowed(self, queue: QueueState, entry: Entry, now_ms: int, cascade: int) -> None:
@@ -90,7 +90,10 @@ class DeadLetters:
             self.removed(queue, entry, REMOVED_OVERFLOW, now_ms)
 
     def dead_letter_targets(self, queue: QueueState, entry: Entry, why: int) -> list[QueueState] | None:
-        """Where this queue's dead letters go; None: nowhere, so a message is better kept."""
+        """The queues for this queue's dead letters.
+
+        None: there is none, so the message should be kept.
+        """
         engine = self._engine
         settings = queue.settings
         if settings.dead_letter_exchange is not None:
@@ -107,7 +110,10 @@ class DeadLetters:
         return [target for target in targets if not would_loop(queue, entry.options, target, why)]
 
     def _headers(self, exchange: str, entry: Entry) -> Properties | None:
-        """What holds the attributes, from disk if need be; only an exchange that looks is worth that."""
+        """The properties that hold the attributes, read from disk if needed.
+
+        Only an exchange that looks at headers is worth that read.
+        """
         properties = entry.properties
         looks = self._engine.router.get(exchange).kind == "headers"
         if looks and properties is None and entry.location and self._engine.load_properties is not None:
@@ -123,7 +129,7 @@ class DeadLetters:
         reason: str | None,
         now_ms: int,
     ) -> None:
-        """One record for the whole move; `_finish_move` follows once the entry is out of its queue."""
+        """Log the whole move as one record. `finish_move` follows once the entry is out of its queue."""
         self._engine.log_record(
             (MOVE, now_ms, queue.number, entry.seq, why, reason, self._moves(entry.seq, targets))
         )
@@ -198,7 +204,7 @@ class DeadLetters:
             engine.add_entry(target, moved, now_ms)
 
     def removed(self, queue: QueueState, entry: Entry, why: int, now_ms: int) -> None:
-        """Gone without an ack; told and taken out already."""
+        """A message was removed without an ack. It is already logged and out of its structures."""
         self._engine.forget_entry(queue, entry)
         queue.counters.removed += 1
         if why == REMOVED_EXPIRED:
@@ -216,7 +222,7 @@ class DeadLetters:
         reason: str | None,
         now_ms: int,
     ) -> None:
-        """A delivery that ends with its message going to the dead letters, or away."""
+        """End a delivery by dead-lettering its message, or by removing it."""
         engine = self._engine
         entry = engine.leases.with_delivery_count(delivery, reason)
         if targets:
@@ -232,15 +238,17 @@ class DeadLetters:
         engine.delivery_ended(queue, entry, now_ms)
 
     def count_end(self, queue: QueueState, delivery: Delivery, now_ms: int) -> None:
-        """Its record does not say who ended it. Nobody can end a lease after its deadline, and nothing else
-        before it."""
+        """Count how a delivery ended. Its record does not say.
+
+        A consumer cannot end a lease after its deadline, and before it nothing else can.
+        """
         if 0 < delivery.until_ms <= now_ms:
             queue.counters.lease_expired += 1
         else:
             queue.counters.nacked += 1
 
     def expire_taken(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
-        """A message whose time to live is over, met while handing out."""
+        """A message whose TTL is over, found during a receive."""
         self.dead_letter_taken(queue, entry, self.expiry_targets(queue, entry, now_ms), DEAD_EXPIRED, now_ms)
 
     def expiry_targets(self, queue: QueueState, entry: Entry, now_ms: int) -> list[QueueState]:
@@ -248,7 +256,8 @@ class DeadLetters:
             return []
         deaths = () if entry.options is None else entry.options.deaths
         if len(deaths) == MAX_DEAD_LETTER_EVENTS and deaths[-1].time_ms == now_ms:
-            # Queues that expire at once into each other, more than a message remembers: no circle would show.
+            # Queues that expire at once into each other, more of them than a message remembers: the loop
+            # would not show.
             return []
         return self.dead_letter_targets(queue, entry, DEAD_EXPIRED) or []
 
@@ -260,7 +269,7 @@ class DeadLetters:
     def dead_letter_taken(
         self, queue: QueueState, entry: Entry, targets: list[QueueState], why: int, now_ms: int
     ) -> None:
-        """To the dead letters, or away, straight from the hand-out."""
+        """Dead-letter or remove a message that a receive has taken."""
         reason = None if entry.options is None else entry.options.failure
         if targets:
             self.log_move(queue, entry, targets, why, reason, now_ms)
@@ -288,7 +297,7 @@ class DeadLetters:
 
 
 def _removal_reason(why: int) -> int:
-    """The reason to remove that answers to a reason to dead-letter, where there are no dead letters."""
+    """The removal reason for a dead-letter reason, where there is no dead-letter queue."""
     return _REMOVAL_REASONS[why]
 
 

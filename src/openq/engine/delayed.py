@@ -1,12 +1,13 @@
-"""Messages that are not due yet: found by sequence number, opened by time, packed like ready ones.
+"""Delayed messages: found by sequence number, opened by due time, packed like ready ones.
 
-New messages gather in a short tail; a full tail becomes a page of number columns, about 40 bytes a message.
-A message taken out of a page is only marked there, so pages never change and a snapshot copies references;
-a page that is half empty is packed again. Messages that come back (a retry, another due time) stay loose.
+New messages are collected in a short tail. A full tail becomes a page of number columns, about 40 bytes a
+message. Removing a message from a page only marks it there, so pages never change and a snapshot copies
+references. A page that is half empty is packed again. Messages that return (a retry, another due time) stay
+loose.
 
-Due times are kept as bare sequence numbers in buckets, 70 minutes wide where they are far and a second wide
-where they are near, with one timer for each bucket. A number whose message is gone or has another due time is
-recognised when its bucket opens.
+Due times are kept as bare sequence numbers in buckets, with one timer for each bucket. Far buckets are 70
+minutes wide, near ones a second. When a bucket opens, numbers whose message is gone or has another due time
+are recognised and skipped.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from ..model import DeliveryOptions, Entry, plain_options
 from .ready_list import PAGE, PAGE_BYTES, PackedPage, narrow
 
 FAR, NEAR = 22, 10  # widths of buckets, as powers of two in milliseconds
-LEAD_MS = 60_000  # a far bucket opens so long before its time: spreading it must not make anybody late
+LEAD_MS = 60_000  # a far bucket opens this long before its time, so that spreading it makes no message late
 
 Bucket = tuple[int, int]  # width and number
 
 
 class DelayedPage:
-    """Packed entries with their due times beside them: extras that differ only there are one object."""
+    """Packed entries, with due times in their own column: options that differ only there share one object."""
 
     __slots__ = ("dues", "page")
 
@@ -57,7 +58,7 @@ class DelayedPage:
         return entry
 
     def moved(self, i: int, location: int) -> DelayedPage:
-        """The same with one message elsewhere on disk."""
+        """A copy of the page with one message at another location on disk."""
         page = self.page
         assert page.locations is not None
         locations = page.locations[:]
@@ -109,7 +110,7 @@ def _with_extra(entry: Entry, options: DeliveryOptions | None) -> Entry:
 
 
 class _PageSlot:
-    """A page in its place, and which of its messages were taken out."""
+    """A page in its place, and which of its messages were removed."""
 
     __slots__ = ("gone", "last", "live", "page")
 
@@ -150,13 +151,13 @@ class DelayedMessages:
 
     def __init__(self) -> None:
         self._slots: list[_PageSlot] = []  # with rising sequence numbers
-        self._packed = 0  # messages in them
-        self._tail: dict[int, Entry] = {}  # in order, behind all slots
+        self._packed = 0  # messages in the slots
+        self._tail: dict[int, Entry] = {}  # in sequence order, behind all slots
         self._tail_bytes = 0
         self._loose: dict[int, Entry] = {}
         self.buckets: dict[Bucket, array[int]] = {}
-        self.near: dict[int, int] = {}  # those with a timer of their own -> its time
-        self.armed = 0  # sequence numbers in buckets, dead ones included
+        self.near: dict[int, int] = {}  # messages with a timer of their own -> its time
+        self.armed = 0  # sequence numbers in buckets, including those of removed messages
 
     # -- like a dictionary ------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class DelayedMessages:
         return None if position is None else position[0].page.entry(position[1])
 
     def due(self, seq: int) -> int | None:
-        """When a message is due; None if it is not here."""
+        """When a message is due; None if it is not delayed."""
         entry = self._loose.get(seq) or self._tail.get(seq)
         if entry is not None:
             return due_of(entry)
@@ -193,7 +194,7 @@ class DelayedMessages:
         return None if position is None else position[0].page.due(position[1])
 
     def values(self) -> Iterator[Entry]:
-        """By sequence number, but for the loose ones, which come last."""
+        """By sequence number. Loose messages come last."""
         for slot in list(self._slots):
             yield from slot.entries()
         yield from list(self._tail.values())
@@ -203,7 +204,7 @@ class DelayedMessages:
         return ((entry.seq, entry) for entry in self.values())
 
     def add(self, entry: Entry, in_order: bool) -> None:
-        """`in_order`: its sequence number is higher than all here, so that it may be packed."""
+        """`in_order`: the sequence number is higher than all others here, so the message may be packed."""
         if not in_order:
             self._loose[entry.seq] = entry
             return
@@ -219,7 +220,7 @@ class DelayedMessages:
         self._packed += len(page)
 
     def replace(self, entry: Entry) -> None:
-        """Another entry under the same sequence number."""
+        """Replace the entry with the same sequence number."""
         for part in (self._loose, self._tail):
             if entry.seq in part:
                 part[entry.seq] = entry
@@ -292,7 +293,7 @@ class DelayedMessages:
             del self._slots[number]
 
     def newest(self) -> Entry:
-        """The one that was published last; only if there is one."""
+        """The message that was published last. There must be one."""
         ends = [max(part) for part in (self._loose, self._tail) if part]
         if self._slots:
             slot = self._slots[-1]
@@ -307,7 +308,7 @@ class DelayedMessages:
         return sum(entry.size for entry in self.values())
 
     def expiries(self) -> Iterator[tuple[int, int]]:
-        """Sequence number and end of life of each message that has its own."""
+        """Sequence number and expiry time of each message with its own TTL."""
         for slot in self._slots:
             if not slot.page.page.is_plain():
                 yield from _expiries(slot.entries())
@@ -329,9 +330,9 @@ class DelayedMessages:
     # -- due times --------------------------------------------------------------------------------
 
     def arm(self, seq: int, due_ms: int, now_ms: int) -> tuple[int, Bucket | None] | None:
-        """The timer that is needed for this message: its time, and its bucket or None for the message alone.
+        """The timer that this message needs: its time, and its bucket, or None for a timer of its own.
 
-        None if the bucket has its timer already.
+        None if the bucket already has its timer.
         """
         if due_ms >> FAR > (now_ms + LEAD_MS) >> FAR:
             bucket, opens_ms = (FAR, due_ms >> FAR), (due_ms >> FAR << FAR) - LEAD_MS
@@ -349,7 +350,10 @@ class DelayedMessages:
         return opens_ms, bucket
 
     def open(self, bucket: Bucket, limit: int) -> list[tuple[int, int]]:
-        """Take up to `most` of a bucket: those that are still here and due in it, with their due times."""
+        """Take up to `limit` numbers of a bucket.
+
+        Returns those whose message is still delayed and due in this bucket, with their due times.
+        """
         seqs = self.buckets.get(bucket)
         if seqs is None:
             return []
@@ -364,11 +368,11 @@ class DelayedMessages:
 
     @property
     def needs_compaction(self) -> bool:
-        """Whether most numbers in the buckets are of messages that are gone."""
+        """Whether most numbers in the buckets belong to messages that are gone."""
         return self.armed > 8192 and self.armed > 4 * len(self)
 
     def compact(self) -> None:
-        """Messages that were cancelled long before they were due must not be remembered until then."""
+        """Drop the numbers of messages that were cancelled long before they were due."""
         self.armed = 0
         for bucket, seqs in list(self.buckets.items()):
             width, number = bucket
@@ -380,13 +384,13 @@ class DelayedMessages:
                 del self.buckets[bucket]
 
     def clear_timers(self) -> None:
-        """All timers are made anew."""
+        """Forget all timers; the caller arms them again."""
         self.buckets = {}
         self.near = {}
         self.armed = 0
 
     def in_due_order(self) -> Iterator[Entry]:
-        """The next to be due first. Pages and times are those of now, whatever changes on the way."""
+        """Earliest due time first, over pages and times as of this call, whatever changes meanwhile."""
         chunks = [(0, max(self.near.values(), default=0) + 1, list(self.near))]
         for begin, minus_end, bucket in sorted((*_span(bucket), bucket) for bucket in self.buckets):
             end = -minus_end
@@ -398,7 +402,7 @@ class DelayedMessages:
 
 
 class FrozenDelayed:
-    """The delayed messages of one moment, by reference."""
+    """The delayed messages at one moment, by reference."""
 
     __slots__ = ("loose", "pages")
 
@@ -412,10 +416,10 @@ class FrozenDelayed:
         yield from self.loose
 
     def in_due_order(self, chunks: Iterable[tuple[int, int, list[int]]]) -> Iterator[Entry]:
-        """`chunks` are spans of time, one after the other, and the numbers of messages that are due in them.
+        """Entries by due time. `chunks` are consecutive time spans with the sequence numbers due in them.
 
-        Only one chunk is unpacked at a time. A message that got another due time is in the chunk of each; it
-        counts in the one that its due time lies in.
+        Only one chunk is unpacked at a time. A message whose due time changed is in several chunks; it counts
+        in the chunk that contains its due time.
         """
         loose = {entry.seq: entry for entry in self.loose}
         for begin, end, seqs in chunks:
@@ -456,6 +460,6 @@ def _last_in(pair: tuple[DelayedPage, bytes | None]) -> int:
 
 
 def _span(bucket: Bucket) -> tuple[int, int]:
-    """From when until when, the end below zero: of two that begin together the wider one comes first."""
+    """Begin and negated end of a bucket: of two that begin together the wider one sorts first."""
     width, number = bucket
     return number << width, -(number + 1 << width)

@@ -110,18 +110,19 @@ class Engine:
         self.next_number = 1  # of deliveries
         self.next_queue = 1
         self.woken: list[QueueState] = []  # watched queues that may have something to deliver
-        self.zero_ttl: list[tuple[int, QueueState, int]] = []  # time, queue, sequence of TTL 0
+        self.zero_ttl: list[tuple[int, QueueState, int]] = []  # time, queue, sequence of messages with TTL 0
         self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
         self.progress: dict[str, JobProgress] = {}  # job -> how far it is; see progress.py
-        # Queues whose overflow is handled at the end of a batch; None: at once.
+        # Queues whose overflow is handled at the end of a batch; None: overflow is handled at once.
         self.deferred_overflow: list[QueueState] | None = None
         self.observer: Event | None = None
-        # Deliveries that no client may see before their lease is durable: number -> location. See leases.py.
+        # Deliveries that clients must not see before their lease is durable: number -> location. See
+        # leases.py.
         self.guarded: dict[int, int] = {}
         self.guard_location = 0  # the last of these locations
         self.first_number = 0  # of the deliveries of this process
-        self.maybe_delivered_below = 0  # messages of earlier sequence were there when a process died
-        self.load_properties: Callable[[int], Properties | None] | None = None  # what is stored at a location
+        self.maybe_delivered_below = 0  # messages with lower sequences existed when a process died
+        self.load_properties: Callable[[int], Properties | None] | None = None  # reads them from a location
 
         # The parts. Their public calls are bound here once, so that a call costs no extra hop.
         self.dead_letters = DeadLetters(self)
@@ -159,7 +160,7 @@ class Engine:
         return f"{self.id_prefix}{entry.seq:012x}"
 
     def seq_of(self, queue: QueueState, message_id: str) -> int:
-        """The sequence number behind an id; 0 if it cannot be one of this queue's."""
+        """The sequence number of an id; 0 if it cannot belong to this queue."""
         seq = queue.ids.get(message_id)
         if seq is not None:
             return seq
@@ -179,7 +180,7 @@ class Engine:
         return queue
 
     def create_queue(self, name: str, settings: QueueSettings, now_ms: int) -> QueueState:
-        """The same settings again give the same queue; other settings are refused."""
+        """Equal settings return the existing queue; different settings are refused."""
         check_name(name)
         queue = self.queues.get(name)
         if queue is not None:
@@ -216,30 +217,30 @@ class Engine:
             self.woken.append(queue)
 
     def _change_delays(self, queue: QueueState, before_ms: int, now_ms: int) -> None:
-        """Messages that wait for the delay of their FIFO queue wait for the new one, as on SQS.
+        """Apply a new delay to the messages that wait for the delay of their FIFO queue, as on SQS.
 
-        Not those with a delay or a time to live of their own, nor those that are tried again later.
+        Messages with their own delay or TTL, and retries, keep their due time.
         """
 
         def waits(entry: Entry) -> bool:
             options = entry.options
             if options is None or options.count or options.expires_ms:
                 return False
-            # On a replay some may still be here that had come due by then.
+            # On a replay, messages that had come due by then may still be here.
             return now_ms < options.due_ms == entry.sent_ms + before_ms
 
         for entry in sorted(filter(waits, queue.delayed.values()), key=lambda each: each.seq):
             self.reschedule_entry(queue, entry, entry.sent_ms + queue.settings.delay_ms, now_ms)
 
     def reschedule_entry(self, queue: QueueState, entry: Entry, due_ms: int, now_ms: int) -> None:
-        """Another time at which a waiting message is due; `now_ms` or less: at once."""
+        """Set another due time for a waiting message; `now_ms` or less: at once."""
         queue.take_waiting(entry.seq, entry)
         options = entry.options.copy() if entry.options is not None else DeliveryOptions()
         options.due_ms = due_ms if due_ms > now_ms else 0
         self.put_back(queue, with_options(entry, options), now_ms)
 
     def delete_queue(self, name: str, now_ms: int, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Returns how many messages went with it."""
+        """Returns how many messages were deleted with it."""
         queue = self.queue(name)
         if if_empty and queue.count:
             raise QueueInUse(name, f"it holds {queue.count} messages")
@@ -256,20 +257,21 @@ class Engine:
         self.router.drop_queue(queue.name)
         if queue.watched:
             self.woken.append(queue)
-        # A timer may refer to it for days; what it held must not stay as long.
+        # A timer may refer to the queue for days; its messages must not stay in memory that long.
         queue.clear()
         return count
 
     def remove_waiting(self, queue: QueueState, entry: Entry) -> None:
-        """Out of the waiting ones, for good. What it held up in its group may be free now."""
+        """Remove a waiting message for good. Messages that it held up in its group may become available."""
         queue.take_waiting(entry.seq, entry)
         if queue.watched:
             self.woken.append(queue)
 
     def add_entry(self, queue: QueueState, entry: Entry, now_ms: int, in_order: bool = True) -> None:
-        """A message that is new to this queue takes its place in every structure.
+        """Add a message that is new to this queue to every structure.
 
-        Not `in_order`: newer ones may be there already, so it is put among them instead of at the end.
+        Not `in_order`: newer messages may be in the queue already, so it is inserted among them instead of at
+        the end.
         """
         options = entry.options
         add = queue.ready.append if in_order else queue.ready.put_back
@@ -317,14 +319,14 @@ class Engine:
             self.timers.add(time_ms, (DELAY, queue, seq) if bucket is None else (DELAYS, queue, bucket))
 
     def offer_zero_ttl(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
-        """With no time to live it is for who waits at this very moment; `end_brief` comes after them."""
+        """Offer a message with TTL 0 to consumers that wait now. `expire_zero_ttl` drops it afterwards."""
         if self.zero_ttl and self.zero_ttl[0][0] < now_ms:
-            self.zero_ttl.clear()  # their timers have dealt with them
+            self.zero_ttl.clear()  # their timers have handled them
         self.zero_ttl.append((now_ms, queue, entry.seq))
         self.woken.append(queue)
 
     def put_back(self, queue: QueueState, entry: Entry, now_ms: int) -> None:
-        """A message of this queue to its own place, or among the delayed until it is due."""
+        """Return a message of this queue to its own place, or to the delayed messages until it is due."""
         queue.waiting_bytes += entry.size
         due_ms = 0 if entry.options is None else entry.options.due_ms
         if due_ms > now_ms:
@@ -332,7 +334,7 @@ class Engine:
             if not queue.settings.fifo:
                 return
         queue.ready.put_back(entry)
-        # It may be older than all that waited: then its time is over before theirs.
+        # It may be older than all ready messages: then its retention ends before theirs.
         over_ms = max(entry.sent_ms, due_ms) + queue.settings.retention_ms
         if not queue.retention_armed or over_ms < queue.retention_armed:
             self.arm_retention(queue, now_ms)
@@ -340,7 +342,7 @@ class Engine:
             self.woken.append(queue)
 
     def replace_entry(self, queue: QueueState, entry: Entry) -> None:
-        """Another entry under the same sequence number, wherever that one is."""
+        """Replace the entry with the same sequence number, wherever it is."""
         delivery = queue.leases.get(entry.seq)
         if delivery is not None:
             delivery.entry = entry
@@ -352,7 +354,7 @@ class Engine:
         queue.ready.replace(entry)
 
     def forget_entry(self, queue: QueueState, entry: Entry) -> None:
-        """The message is gone from this queue: nothing may remember it but the dedup window."""
+        """The message left this queue: only the deduplication window may remember it."""
         options = entry.options
         if options is not None:
             if options.id is not None and queue.ids.get(options.id) == entry.seq:
@@ -366,7 +368,10 @@ class Engine:
             self.woken.append(queue)
 
     def arm_retention(self, queue: QueueState, now_ms: int) -> None:
-        """For the first that grows too old. A timer armed before this one is dead: see `_fire`."""
+        """Arm a timer for the first message whose retention ends.
+
+        An earlier timer is then ignored: see `_fire`.
+        """
         kept_ms = queue.ready.kept_since_ms(queue.delayed)
         if kept_ms is None:
             queue.retention_armed = 0
@@ -374,12 +379,12 @@ class Engine:
         due_ms = max(now_ms + 1, min(kept_ms + queue.settings.retention_ms, MAX_TIME_MS))
         queue.retention_armed = due_ms
         if queue.settings.retention_ms >= MAX_SPAN_MS:
-            return  # for ever: a timer would only keep a deleted queue in memory as long
+            return  # never ends: a timer would only keep a deleted queue in memory
         self.timers.add(due_ms, (RETENTION, queue, due_ms))
-        self.woken.append(queue)  # whoever keeps the time must hear of it
+        self.woken.append(queue)  # the ticker must learn of the new deadline
 
     def log_record(self, record: Record) -> int:
-        # A log that keeps nothing on disk may return None: the message is nowhere but here.
+        # A log that keeps nothing on disk may return None: then the message is only in memory.
         return 0 if self.log is None else self.log(record) or 0
 
     def emit(self, what: str, queue: QueueState, entry: Entry, now_ms: int, detail: str = "") -> None:

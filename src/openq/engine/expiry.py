@@ -1,4 +1,4 @@
-"""What time alone brings about: leases, delays and times to live that end."""
+"""Expiry: leases, delays and TTLs that end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Expiry:
         self._engine = engine
 
     def advance(self, now_ms: int, limit: int = 1 << 60) -> int:
-        """What time alone brings about up to `now_ms`, or the first `most` of it. How many leases ended."""
+        """Handle the timers due up to `now_ms`, or the first `limit` of them.
+
+        Returns how many leases ended.
+        """
         engine = self._engine
         expired = 0
         while engine.timers.next_ms <= now_ms and limit > 0:
@@ -41,7 +44,7 @@ class Expiry:
                 try:
                     expired += self._fire(payload, now_ms)
                 except OpenQError:
-                    # The log refused (disk full to the last byte): the deadline stands, try again.
+                    # The log refused (disk completely full): the deadline stays and is retried.
                     engine.timers.add(now_ms + _RETRY_MS, payload)
         if engine.timers.size > 8192 and engine.timers.size > 4 * self._deadlines():
             self.rebuild_timers()
@@ -78,9 +81,10 @@ class Expiry:
         return expired
 
     def _open_delays(self, queue: QueueState, bucket: Bucket, now_ms: int) -> None:
-        """Exact deadlines for what is due in this second, narrower buckets for what is due in this hour.
+        """Arm exact deadlines for a near bucket; spread a far bucket into narrower ones.
 
-        What is due already gets its deadline too: it comes due in its order among all other deadlines.
+        A message that is due already gets a deadline too, so that it comes due in order among all other
+        deadlines.
         """
         width, number = bucket
         is_early = now_ms < number << width
@@ -110,7 +114,7 @@ class Expiry:
             self._engine.dead_letters.expire_one(queue, entry, now_ms)
 
     def expire_zero_ttl(self, now_ms: int) -> None:
-        """Those who waited have had their chance: what had no time to live and was not taken expires."""
+        """Expire messages with TTL 0 that no waiting consumer took."""
         expired_now, self._engine.zero_ttl = self._engine.zero_ttl, []
         for _, queue, seq in expired_now:
             if not queue.deleted:
@@ -131,7 +135,7 @@ class Expiry:
                 ):
                     break
                 self._engine.dead_letters.expire_one(queue, entry, now_ms)
-            # One that was delayed is kept longer than some behind it.
+            # A message that was delayed is kept longer than some behind it.
             early = takewhile(lambda each: each.sent_ms <= horizon_ms, ready_list)
             for entry in [each for each in early if is_expired(each, horizon_ms, now_ms)]:
                 self._engine.dead_letters.expire_one(queue, entry, now_ms)
@@ -141,7 +145,10 @@ class Expiry:
         return sum(queue.count + len(queue.lease_buckets) + 1 for queue in self._engine.queues.values())
 
     def rebuild_timers(self) -> None:
-        """Only live deadlines: what was acked long before a distant deadline must not stay for it."""
+        """Keep only live deadlines.
+
+        The timer of a message that was acked long before a distant deadline must not stay until then.
+        """
         engine = self._engine
         engine.timers = Timers()
         for queue in engine.queues.values():

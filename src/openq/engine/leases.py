@@ -67,12 +67,15 @@ class Leases:
         consumer: str | None = None,
         types: Iterable[str] | None = None,
     ) -> list[Delivery]:
-        """Lend up to `limit` messages, in order. `lease_ms` NO_DEADLINE binds them to the consumer."""
+        """Deliver up to `limit` messages, in order.
+
+        `lease_ms` NO_DEADLINE binds the leases to the consumer.
+        """
         engine = self._engine
         if now_ms >= engine.timers.next_ms:
             engine.expiry.advance(now_ms, MAX_TIMERS_PER_STEP)
         if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
-            raise span_error("lease", lease_ms)  # now, and not only when there is something to lend
+            raise span_error("lease", lease_ms)  # checked even if no message can be delivered
         settings = queue.settings
         ready = queue.ready
         if not ready.count or settings.paused or limit < 1:
@@ -96,7 +99,7 @@ class Leases:
     def _deliver_plain(
         self, queue: QueueState, entry: Entry, now_ms: int, until_ms: int, consumer: str | None
     ) -> Delivery:
-        """The short way: one message that nothing is known of but its body."""
+        """The fast path for one plain message."""
         engine = self._engine
         number = engine.next_number
         seq = entry.seq
@@ -125,7 +128,7 @@ class Leases:
     def _deliver_plain_batch(
         self, queue: QueueState, entries: list[Entry], now_ms: int, until_ms: int, consumer: str | None
     ) -> list[Delivery]:
-        """The short way for several of that kind."""
+        """The fast path for several plain messages."""
         engine = self._engine
         number = engine.next_number
         seqs = [entry.seq for entry in entries]
@@ -164,7 +167,7 @@ class Leases:
         types: Iterable[str] | None,
         taken: Entry | None = None,
     ) -> list[Delivery]:
-        """The long way; `taken` is the first of them where it is out of its place already."""
+        """The slow path. `taken` is the first message if it was already removed from its place."""
         engine = self._engine
         settings = queue.settings
         number = engine.next_number
@@ -214,7 +217,7 @@ class Leases:
                 if engine.maybe_delivered_below and location:
                     self._guard(seqs, engine.next_number, location)
         except BaseException:
-            # The log refused: nothing was lent, all go back to their places.
+            # The log refused: nothing was delivered. All messages go back to their places.
             back = [delivery.entry for delivery in deliveries] + entries[::-1]
             for each in back if entry is None else [*back, entry]:
                 queue.ready.put_back(each)
@@ -233,7 +236,10 @@ class Leases:
         return deliveries
 
     def _guard(self, seqs: Sequence[int], number: int, location: int) -> None:
-        """Of consecutive deliveries recorded at `at`, those of suspects."""
+        """Guard deliveries of messages that may have been delivered unrecorded.
+
+        The deliveries are consecutive and recorded at `location`.
+        """
         engine = self._engine
         for i, seq in enumerate(seqs):
             if seq < engine.maybe_delivered_below:
@@ -242,7 +248,7 @@ class Leases:
     def deliver(
         self, queue: QueueState, deliveries: list[Delivery], until_ms: int, now_ms: int, location: int = 0
     ) -> None:
-        """Their record is at `at`, if it is one that may still be on its way to the disk."""
+        """Start the leases. `location` is that of their record if it may not be on disk yet."""
         engine = self._engine
         leases = queue.leases
         counters = queue.counters
@@ -275,7 +281,7 @@ class Leases:
             engine.timers.add(bucket << BUCKET_BITS, (LEASES, queue, bucket))
 
     def _compact_lease_buckets(self, queue: QueueState) -> None:
-        """Long leases that were acked early must not be remembered until their deadlines."""
+        """Drop sequences of long leases that were acked early; they must not stay until their deadlines."""
         buckets = queue.lease_buckets
         leases = queue.leases
         total = sum(map(len, buckets.values()))
@@ -286,10 +292,10 @@ class Leases:
                 ]
 
     def open_bucket(self, queue: QueueState, bucket: int, now_ms: int) -> None:
-        """Its second has come: exact deadlines for what is still on loan.
+        """Arm exact deadlines for the leases of this bucket that are still in flight.
 
-        Leases that end together end in the order of their messages, as on Redis: FIFO groups stand in line in
-        the order in which they come back.
+        Leases that end together end in the order of their messages, as on Redis: FIFO groups are served in
+        the order in which their messages return.
         """
         for seq in sorted(queue.lease_buckets.pop(bucket, ())):
             delivery = queue.leases.get(seq)
@@ -297,7 +303,7 @@ class Leases:
                 self._engine.timers.add(delivery.until_ms, (LEASE, queue, (seq,)))
 
     def _of_types(self, queue: QueueState, types: frozenset[str], limit: int, now_ms: int) -> list[Entry]:
-        """The first messages of these types, taken out; last one first. Walks past the others."""
+        """Take the first messages of these types; the last one comes first. Other types are skipped."""
         found: list[Entry] = []
         held: set[str | None] = set()
         for entry in queue.ready:
@@ -311,12 +317,12 @@ class Leases:
             elif entry.options is not None and entry.options.type in types:
                 found.append(entry)
             else:
-                held.add(group)  # what comes later in a FIFO group must not overtake this one
+                held.add(group)  # later messages of a FIFO group must not overtake this one
         taken = [queue.ready.take(entry.seq, now_ms) for entry in found]
         return [entry for entry in reversed(taken) if entry is not None]
 
     def ack(self, queue: QueueState, seq: int, number: int, now_ms: int) -> None:
-        """Finish a delivery. Its receipt must be the live one."""
+        """Ack a delivery. Its receipt must be the live one."""
         engine = self._engine
         delivery = queue.leases.get(seq)
         if delivery is None or delivery.number != number or 0 < delivery.until_ms <= now_ms:
@@ -336,7 +342,7 @@ class Leases:
     def ack_many(
         self, queue: QueueState, receipts: Sequence[tuple[int, int]], now_ms: int
     ) -> list[OpenQError | None]:
-        """One record for all that can be acked; the error of each that cannot."""
+        """Ack many with one record; returns the error of each that cannot be acked."""
         engine = self._engine
         leases = queue.leases
         results: list[OpenQError | None] = []
@@ -370,9 +376,10 @@ class Leases:
         return results
 
     def ack_late(self, queue: QueueState, seq: int, number: int, now_ms: int) -> bool:
-        """Ack by any receipt of a message that nobody holds now; never what another consumer holds.
+        """Ack by any receipt of a message that is not in flight.
 
-        A crash may have forgotten a delivery: for a suspect every number of an earlier process counts.
+        A delivery of another consumer is never acked. A crash may have forgotten a delivery. For a message
+        that may have been delivered unrecorded, every delivery number of an earlier process is accepted.
         """
         engine = self._engine
         delivery = queue.leases.get(seq)
@@ -409,9 +416,10 @@ class Leases:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> str:
-        """Give a delivery back. Without a delay the queue's retry policy says when it is tried again.
+        """Return a delivery to its queue.
 
-        Returns "returned" or, when its receives are used up, "dead-lettered".
+        Without a delay, the queue's retry policy decides when it is retried. Returns "returned" or, when its
+        receives are used up, "dead-lettered".
         """
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
             raise span_error("delay", delay_ms)
@@ -426,7 +434,10 @@ class Leases:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> int:
-        """The same for many, those that simply go back as one record; late ones are passed over."""
+        """`nack` for many.
+
+        Messages that simply return are one record. Receipts whose lease has ended are skipped.
+        """
         engine = self._engine
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
             raise span_error("delay", delay_ms)
@@ -453,7 +464,10 @@ class Leases:
     def reject_many(
         self, queue: QueueState, receipts: Iterable[tuple[int, int]], now_ms: int, reason: str | None = None
     ) -> int:
-        """The same for many, those without dead letters as one record; late ones are passed over."""
+        """`reject` for many.
+
+        Messages without a dead-letter target are one record. Receipts whose lease has ended are skipped.
+        """
         engine = self._engine
         given = self._live(queue, receipts, now_ms)
         gone: list[Delivery] = []
@@ -476,7 +490,7 @@ class Leases:
         return len(given)
 
     def _live(self, queue: QueueState, receipts: Iterable[tuple[int, int]], now_ms: int) -> list[Delivery]:
-        """The deliveries behind those receipts that are still good, each once."""
+        """The deliveries of the receipts that are still valid, each once."""
         found: dict[int, Delivery] = {}
         for seq, number in receipts:
             delivery = queue.leases.get(seq)
@@ -485,12 +499,12 @@ class Leases:
         return list(found.values())
 
     def release(self, queue: QueueState, seq: int, number: int, now_ms: int, delay_ms: int = 0) -> None:
-        """Give a delivery back as if it had never been made (its holder is gone)."""
+        """Return a delivery as if it had never been made (its consumer is gone)."""
         delivery = queue.lease(seq, number, now_ms)
         self.return_delivery(queue, delivery, RELEASED, None, delay_ms, now_ms)
 
     def reject(self, queue: QueueState, seq: int, number: int, now_ms: int, reason: str | None = None) -> str:
-        """To the dead letters at once; without any, the message is removed."""
+        """Dead-letter a message at once. Without a dead-letter target it is removed."""
         delivery = queue.lease(seq, number, now_ms)
         targets = self._engine.dead_letters.dead_letter_targets(queue, delivery.entry, DEAD_REJECTED) or []
         self._engine.dead_letters.dead_letter_delivery(
@@ -499,7 +513,7 @@ class Leases:
         return "dead-lettered" if targets else "removed"
 
     def set_aside(self, queue: QueueState, seq: int, now_ms: int) -> None:
-        """Take out a message whose body cannot be read, wherever it is; a delivery of it never was."""
+        """Remove a message whose body cannot be read, wherever it is. A delivery of it is not counted."""
         engine = self._engine
         entry = queue.find(seq)
         if entry is None:
@@ -515,7 +529,7 @@ class Leases:
             engine.delivery_ended(queue, entry, now_ms)
 
     def extend(self, queue: QueueState, seq: int, number: int, now_ms: int, lease_ms: int) -> int:
-        """A new deadline, counted from now. Returns it."""
+        """Set a new deadline, counted from now. Returns it."""
         if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
             raise span_error("lease", lease_ms)
         delivery = queue.lease(seq, number, now_ms)
@@ -525,10 +539,10 @@ class Leases:
         return until_ms
 
     def extend_late(self, queue: QueueState, seq: int, number: int, now_ms: int, lease_ms: int) -> int | None:
-        """`extend` by the last receipt of a message, whose lease may be over: it is in flight again.
+        """`extend` by the last receipt of a message, even if its lease has ended: it is in flight again.
 
-        The delivery keeps its number and count. Returns the deadline; None: the message is gone, or
-        was handed out again since. A lease of no time leaves a waiting message where it is.
+        The delivery keeps its number and count. Returns the deadline; None if the message is gone or was
+        delivered again since. A lease of 0 leaves a message that is not in flight where it is.
         """
         engine = self._engine
         if not 0 <= lease_ms <= MAX_SPAN_MS:
@@ -548,7 +562,7 @@ class Leases:
         return until_ms
 
     def deliver_again(self, queue: QueueState, seq: int, until_ms: int, now_ms: int) -> None:
-        """A waiting message under the delivery it had last."""
+        """Put a ready or delayed message in flight again, under its last delivery."""
         known = queue.find(seq)
         if known is None or known.options is None or not known.options.number:
             return
@@ -564,7 +578,10 @@ class Leases:
     def extend_many(
         self, queue: QueueState, receipts: Iterable[tuple[int, int]], now_ms: int, until_ms: int
     ) -> int:
-        """One deadline for many, as one record; late ones are passed over. How many there were."""
+        """One deadline for many, as one record.
+
+        Receipts whose lease has ended are skipped. Returns how many were extended.
+        """
         given = self._live(queue, receipts, now_ms)
         if given:
             seqs = tuple([delivery.entry.seq for delivery in given])
@@ -617,7 +634,7 @@ class Leases:
     def _due_again(
         self, queue: QueueState, delivery: Delivery, why: int, delay_ms: int | None, now_ms: int
     ) -> int:
-        """When a message that goes back is tried again; 0: at once."""
+        """When a returned message is retried; 0: at once."""
         if delay_ms is None:
             retry = queue.settings.retry
             if why == EXPIRED and not retry.on_expiry:
@@ -629,7 +646,7 @@ class Leases:
     def requeue(
         self, queue: QueueState, delivery: Delivery, why: int, reason: str | None, due_ms: int, now_ms: int
     ) -> None:
-        """From loan back to its place; not before `due_ms`."""
+        """Return a message in flight to its place, not before `due_ms`."""
         engine = self._engine
         entry = delivery.entry
         del queue.leases[entry.seq]
@@ -649,7 +666,7 @@ class Leases:
         engine.delivery_ended(queue, entry, now_ms)
 
     def with_delivery_count(self, delivery: Delivery, reason: str | None) -> Entry:
-        """The entry as it goes back: with its deliveries counted and the reason kept."""
+        """The entry as it returns to the queue: with its deliveries counted and the failure reason kept."""
         entry = delivery.entry
         options = entry.options.copy() if entry.options is not None else DeliveryOptions()
         options.count = delivery.count
@@ -660,7 +677,7 @@ class Leases:
         return with_options(entry, options)
 
     def _random_fraction(self, seq: int, count: int) -> float:
-        """A number in [0, 1) that depends on nothing but the seed and the delivery."""
+        """A number in [0, 1) that depends only on the seed and the delivery."""
         x = (self._engine.seed ^ seq * 0x9E3779B97F4A7C15 ^ count * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
         x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
         x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF

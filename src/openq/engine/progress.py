@@ -1,7 +1,7 @@
-"""How far a job's batches are published: what makes a batch that is sent twice be published once.
+"""Progress of jobs: how far their batches are published, so that a batch sent twice is published once.
 
-A mark lies in the same block of the journal as the messages it speaks of, so both are there or neither is.
-The batches of a job are numbered and only grow: one mark per job is enough.
+A mark is in the same block of the journal as the messages it counts, so both are on disk or neither is. Batch
+numbers of a job only grow, so one mark per job is enough.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .records import MARK
 if TYPE_CHECKING:
     from .engine import Engine
 
-KEPT_MS = 30 * 86_400_000  # a job that was not heard of for so long is over
+KEPT_MS = 30 * 86_400_000  # a job without news for this long is over
 MAX_JOBS = 50_000
 MAX_JOBS_PER_OWNER = 2_000
-MAX_SHARED_JOBS = 10_000  # of the owner that everybody is where nobody signs in
+MAX_SHARED_JOBS = 10_000  # of the owner "", which all users share without authentication
 
-# What a Spark batch write is called that was given no name: no later run can say it again.
+# The name of a Spark batch write that was given no name. No later run can use it again.
 _UNNAMED = re.compile(r"(?:@[^/]+/)?batch-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UNNAMED_KEPT_MS = 3_600_000
 
@@ -39,10 +39,10 @@ class TooManyJobs(OpenQError):
 class JobProgress(NamedTuple):
     """The newest batch of a job."""
 
-    owner: str  # whose job it is; "" if everybody's
+    owner: str  # whose job it is; "" if shared by all users
     batch: int
-    rows: int  # so many of them, in their order, are published or rejected
-    is_last: bool  # these were all
+    rows: int  # how many rows, in order, are published or rejected
+    is_last: bool  # these were all rows
     rejected: int  # of the whole batch
     time_ms: int
 
@@ -51,7 +51,7 @@ class JobProgress(NamedTuple):
 
 
 def kept_ms(job: str) -> int:
-    """For how long a job that is done is remembered at least."""
+    """For how long at least a finished job is remembered."""
     return UNNAMED_KEPT_MS if _UNNAMED.fullmatch(job) else KEPT_MS
 
 
@@ -65,15 +65,18 @@ def record_progress(
     rejected: int,
     now_ms: int,
 ) -> int:
-    """Told and remembered. Where it is stored."""
+    """Log and remember the progress of a job. Returns the location of the record."""
     location = engine.log_record((MARK, now_ms, 0, 0, job, owner, batch, rows, is_last, rejected))
     set_progress(engine, job, JobProgress(owner, batch, rows, is_last, rejected, now_ms))
     return location
 
 
 def set_progress(engine: Engine, job: str, record_progress: JobProgress) -> None:
-    """The latest stand at the end, so that those to forget are the first. They go by age alone: to forget one
-    that may come again is to publish it twice."""
+    """Remember the progress of a job, and forget jobs that are too old.
+
+    The latest are at the end, so the oldest are first. Jobs are forgotten by age alone: a batch of a
+    forgotten job that is sent again would be published twice.
+    """
     all_progress = engine.progress
     all_progress.pop(job, None)
     all_progress[job] = record_progress
@@ -82,7 +85,7 @@ def set_progress(engine: Engine, job: str, record_progress: JobProgress) -> None
 
 
 def make_room(engine: Engine, owner: str, now_ms: int) -> None:
-    """For a job that is not known yet. Nobody can make the jobs of others be forgotten."""
+    """Make room for a new job. An owner cannot cause the jobs of other owners to be forgotten."""
     all_progress = engine.progress
     max_jobs = MAX_JOBS_PER_OWNER if owner else MAX_SHARED_JOBS
     if len(all_progress) < min(max_jobs, MAX_JOBS):
@@ -113,7 +116,7 @@ def dump(engine: Engine) -> list[list[Any]]:
 
 
 def load(engine: Engine, rows: Sequence[Sequence[Any]]) -> None:
-    """From a snapshot or a checkpoint: what is known already is at least as new."""
+    """From a snapshot or a checkpoint. Jobs that are known already are at least as new."""
     for job, *fields in rows:
         if job not in engine.progress:
             engine.progress[job] = JobProgress(*fields)

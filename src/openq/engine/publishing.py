@@ -21,7 +21,7 @@ from .rules import MAX_TIME_MS, REJECTING_OVERFLOWS, add_dead_letter_event, dead
 
 _MIN_PAGE = 16  # a page of fewer messages costs more than it saves; they are packed with their neighbours
 
-Published = tuple[str, bool]  # the message's id, and whether it was a duplicate
+Published = tuple[str, bool]  # the message id, and whether it was a duplicate
 
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Publishing:
         properties: Properties | None = None,
         options: DeliveryOptions | None = None,
     ) -> int:
-        """A body with at most a light extra into a `simple` queue: the short way. Returns the sequence."""
+        """The fast path: a body with at most plain options into a plain queue. Returns the sequence."""
         engine = self._engine
         seq = engine.next_seq
         log = engine.log
@@ -54,7 +54,7 @@ class Publishing:
         )
         engine.next_seq = seq + 1
         size = len(body)
-        # A consumer that keeps up finds the body in memory; a backlog is read from disk.
+        # A consumer that keeps up finds the body in memory. The bodies of a backlog are read from disk.
         if not location or queue.waiting_bytes < PAGE_BYTES:
             entry = Entry(seq, now_ms, location, size, encoding, body, properties, options)
         else:
@@ -79,12 +79,12 @@ class Publishing:
         properties: Properties | None = None,
         options: DeliveryOptions | None = None,
     ) -> int:
-        """Many bodies into a `simple` queue as one record. Returns the first sequence.
+        """Many bodies into a plain queue as one record. Returns the first sequence.
 
-        The info and the extra, which must be a light one, are those of each of them.
+        All messages share the properties and the options, which must be plain.
         """
         engine = self._engine
-        bodies = tuple(bodies)  # the caller's list stays the caller's
+        bodies = tuple(bodies)  # the caller may change its list later
         count = len(bodies)
         if count == 1:
             return self.publish_plain(queue, bodies[0], encoding, now_ms, properties, options)
@@ -124,7 +124,7 @@ class Publishing:
         step = run_step(properties, options)
         column: int | array[int] = array("I", sizes)
         locations = None
-        # Messages of one size, the common case, are a matter of arithmetic.
+        # For messages of one size, the common case, locations are computed.
         if min(sizes) == max(sizes):
             column = sizes[0]
             if location:
@@ -162,9 +162,10 @@ class Publishing:
     def publish(
         self, queue: QueueState, draft: Draft, now_ms: int, again: bool = False, is_planned: bool = False
     ) -> Published:
-        """`again` is for replays: the window remembers the message, and that must not keep it out.
+        """Publish one message. Returns its id, and whether it is a duplicate.
 
-        One that `is_promised` was let in before: whatever limits the queue has by now, it takes it.
+        `again` is for replays: the deduplication window still has the message and must not reject it. A
+        message that `is_planned` was accepted before, so the queue takes it whatever its limits are now.
         """
         options = self._options_for(queue, draft, now_ms, is_planned)
         if again and options is not None:
@@ -195,17 +196,17 @@ class Publishing:
         return engine.id_of(entry)
 
     def route(self, exchange: str, key: str, draft: Draft, now_ms: int) -> tuple[str, list[str]]:
-        """Through an exchange into every queue it leads to, as one record.
+        """Publish through an exchange into every queue it leads to, as one record.
 
-        Returns the id and the queues reached; a queue that had it already, or that refuses
-        because it is full, is not among them.
+        Returns the id and the queues reached. A queue that has the message already, or rejects it because it
+        is full, is not among them.
         """
         headers = draft.attributes if draft.properties is None else draft.properties
         draft.route = (exchange, key)
         names = self._engine.router.route(exchange, key, headers)
         for queue in map(self._engine.queues.get, names):
             if queue is not None and not _fits(queue, draft):
-                raise _too_large(queue, draft)  # the caller hears of it, and nothing is half done
+                raise _too_large(queue, draft)  # raised before anything is published
         message_id, reached, refused = self.route_to(names, draft, now_ms)
         if refused is not None and not reached:
             raise refused
@@ -214,11 +215,12 @@ class Publishing:
     def route_to(
         self, names: Sequence[str], draft: Draft, now_ms: int
     ) -> tuple[str, list[str], OpenQError | None]:
-        """Into all queues of these names, each once, as one record; `draft.route` says how it came.
+        """Publish into all queues of these names, each once, as one record.
 
-        Returns the id, the queues reached, and the error of one that refused: it is full, or takes no bodies
-        of that size (where it is the only one, that is raised). A name without a queue is passed over, as is
-        a queue that had the message already.
+        `draft.route` is the route it took. Returns the id, the queues reached, and the error of a queue that
+        rejected it because it is full or the body is too large. If the body is too large for the only queue,
+        the error is raised. A name without a queue is skipped, and so is a queue that has the message
+        already.
         """
         targets: list[QueueState] = []
         options: DeliveryOptions | None = None
@@ -229,7 +231,7 @@ class Publishing:
             if queue is None:
                 continue
             if len(names) > 1 and not _fits(queue, draft):
-                # One of several: it must not keep the message from the others.
+                # One of several: its error must not keep the message from the others.
                 refused = _too_large(queue, draft)
                 continue
             own = self._options_for(queue, draft, now_ms)
@@ -251,14 +253,14 @@ class Publishing:
             return self._publish(targets[0], draft, options, now_ms), [targets[0].name], refused
         shared = base_options(draft, now_ms)
         if draft.delay_ms == 0:
-            shared.due_ms = now_ms  # at once, whatever the delay of a queue
+            shared.due_ms = now_ms  # at once, whatever delay a queue has
         message_id = self._publish_shared(targets, draft, shared, now_ms)
         return message_id, [queue.name for queue in targets], refused
 
     def _publish_shared(
         self, targets: Sequence[QueueState], draft: Draft, shared: DeliveryOptions, now_ms: int
     ) -> str:
-        """One message with one id into several queues, as one record."""
+        """Publish one message with one id into several queues, as one record."""
         engine = self._engine
         seq = engine.next_seq
         message_id = shared.id = draft.id or f"{engine.id_prefix}{seq:012x}"
@@ -298,9 +300,9 @@ class Publishing:
         shared: DeliveryOptions,
         keep: bool = True,
     ) -> Entry:
-        """One target of a ROUTE: the record holds what all share, the rest follows from the queue.
+        """Add one target of a ROUTE. The record holds the shared values; the rest follows from the queue.
 
-        Not to `keep`: the body stays on disk only.
+        Without `keep`, the body stays on disk only.
         """
         options = shared.copy()
         settings = queue.settings
@@ -323,7 +325,7 @@ class Publishing:
     def _options_for(
         self, queue: QueueState, draft: Draft, now_ms: int, is_planned: bool = False
     ) -> DeliveryOptions | None:
-        """Checks the draft and works out everything that depends on the queue's settings."""
+        """Check the draft, and compute the options that depend on the queue's settings."""
         settings = queue.settings
         if not is_planned and not _fits(queue, draft):
             raise _too_large(queue, draft)
@@ -344,13 +346,14 @@ class Publishing:
     def _duplicate_of(
         self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
     ) -> str | None:
-        """The id of the message that this one would repeat."""
+        """The id of the message that this one would duplicate; None if there is none."""
         if options is None:
             return None
         if options.dedup is not None:
             queue.forget_dedup(now_ms)
             kept = queue.dedup.get(dedup_key(queue, options))
-            # One kept under an earlier, longer window may stand before it in the line of those to forget.
+            # An expired key can still be here: one from an earlier, longer window may precede it in the order
+            # of removal.
             if kept is not None and kept[1] > now_ms:
                 return kept[0]
         if options.unique is not None:
@@ -367,7 +370,10 @@ class Publishing:
     def _check_room(
         self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
     ) -> None:
-        """Raises QueueFull where a full queue refuses; it may have dead letters for what it refuses."""
+        """Raises QueueFull where a full queue rejects.
+
+        The rejected message is dead-lettered if the queue says so.
+        """
         settings = queue.settings
         if settings.overflow not in REJECTING_OVERFLOWS:
             return
@@ -384,7 +390,7 @@ class Publishing:
     def _dead_letter_refused(
         self, queue: QueueState, draft: Draft, options: DeliveryOptions | None, now_ms: int
     ) -> None:
-        """To the dead letters without ever having been in the queue."""
+        """Dead-letter a message that was never in the queue."""
         entry = Entry(
             0, now_ms, 0, len(draft.body), draft.encoding, draft.body, make_properties(draft), options
         )
@@ -415,7 +421,7 @@ def _too_large(queue: QueueState, draft: Draft) -> InvalidSetting:
 
 
 def _delay(options: DeliveryOptions, delay_ms: int, now_ms: int) -> None:
-    """By the queue's own delay; a time to live counts from when the message is due."""
+    """Apply the queue's own delay. A TTL counts from when the message is due."""
     options.due_ms = now_ms + delay_ms
     if options.expires_ms:
         options.expires_ms += delay_ms
@@ -430,12 +436,12 @@ def make_properties(draft: Draft) -> Properties | None:
 
 
 def check_draft(draft: Draft, now_ms: int) -> None:
-    """Raises InvalidSetting for what no queue would take."""
+    """Raises InvalidSetting for a draft that every queue would reject."""
     base_options(draft, now_ms)
 
 
 def base_options(draft: Draft, now_ms: int) -> DeliveryOptions:
-    """What the draft says by itself, checked."""
+    """The options that the draft gives by itself, checked."""
     if draft.id is not None and not draft.id.isprintable():
         raise InvalidSetting("an id must be text without control characters")
     if not 0 <= draft.priority <= MAX_PRIORITY:

@@ -1,4 +1,4 @@
-"""One queue's state: waiting, delayed, on loan, and what is remembered about ids.
+"""The state of one queue: ready, delayed and in-flight messages, and the ids it remembers.
 
 No decisions across queues and no records here; `engine.py` makes those.
 """
@@ -15,7 +15,7 @@ from .ready import FifoOrder, StandardOrder
 
 
 def is_plain_queue(settings: QueueSettings) -> bool:
-    """Whether a body alone needs no further checks."""
+    """Whether a plain message needs no further checks in this queue."""
     return (
         not settings.fifo
         and not settings.delay_ms
@@ -28,14 +28,15 @@ def is_plain_queue(settings: QueueSettings) -> bool:
 
 
 class Counters:
-    """What has happened since the queue was created. None of them ever goes down.
+    """Counts of events since the queue was created. None of them ever goes down.
 
     They are kept over restarts: a snapshot holds them, and the records after it are counted again. A journal
-    that is opened without any snapshot counts from its oldest segment on. What a process did not bring to
-    disk before it died is not in them: at most the leases of its last milliseconds.
+    that is opened without any snapshot counts from its oldest segment on. Events that were not on disk when a
+    process died are missing: at most the leases of its last milliseconds.
 
     Every delivery ends in one of five ways: acked, nacked, lease_expired, released, or with its message
-    (purged, or its queue deleted). So `delivered` less the first four is what is in flight or went that way.
+    (purged, or its queue deleted). So `delivered` minus the first four is the number of messages in flight
+    plus those that ended with their message.
     """
 
     __slots__ = (
@@ -62,16 +63,16 @@ class Counters:
         self.delivered = 0
         self.redelivered = 0
         self.acked = 0
-        self.nacked = 0  # also by a reject, a lost connection, or as the last chance of a message
+        self.nacked = 0  # also by a reject, a lost connection, or the last delivery of a message
         self.lease_expired = 0
-        self.released = 0  # nobody saw the delivery: the client hung up, or the body cannot be read
-        self.damaged = 0  # set aside: their body cannot be read
+        self.released = 0  # no consumer saw the delivery: the client hung up, or the body cannot be read
+        self.damaged = 0  # set aside: the body cannot be read
         self.dead_lettered = 0
         self.expired = 0
         self.removed = 0
         self.moved_in = 0
         self.moved_out = 0
-        self.stuck = 0  # messages delivered STUCK_RECEIVES times with nowhere to go: worth a warning
+        self.stuck = 0  # messages delivered STUCK_RECEIVES times without a dead-letter queue: worth a warning
 
     def as_dict(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -104,24 +105,25 @@ class QueueState:
         self.name = name
         self.number = number
         self.created_ms = created_ms
-        self.delayed = DelayedMessages()  # on FIFO queues these also stand in `ready`
+        self.delayed = DelayedMessages()  # on FIFO queues these are also in `ready`
         self.ready = self.new_order(settings)
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
-        # Deadlines of leases by the second, as bare sequences: an acked one must not keep its message alive.
+        # Deadlines of leases by the second, as bare sequences: an acked lease must not keep its message in
+        # memory.
         self.lease_buckets: dict[int, list[int]] = {}
         self.ids: dict[str, int] = {}  # only ids that do not follow from the sequence number
-        self.unique_keys: dict[str, tuple[int, str]] = {}  # key -> sequence and own id of the one here
+        self.unique_keys: dict[str, tuple[int, str]] = {}  # key -> sequence and own id of the message
         self.dedup: dict[str, tuple[str, int]] = {}  # key -> id given out, end of the window
         self.dedup_order: deque[tuple[int, str]] = deque()
         self.waiting_bytes = 0
         self.counters = Counters()
-        self.retention_armed = 0  # when the live retention timer fires; 0 = there is none
-        self.watched = False  # somebody waits for a message here
+        self.retention_armed = 0  # when the live retention timer fires; 0: there is none
+        self.watched = False  # a consumer waits for messages of this queue
         self.deleted = False
         self.set_settings(settings)
 
     def new_order(self, settings: QueueSettings) -> StandardOrder | FifoOrder:
-        """An empty one; that of a FIFO queue knows what is delayed, which stands in it too."""
+        """An empty order. That of a FIFO queue knows the delayed messages, which are in it too."""
         order = FifoOrder(self.delayed) if settings.fifo else StandardOrder()
         order.max_priority = _max_priority(settings)
         return order
@@ -147,7 +149,7 @@ class QueueState:
         return self.waiting_count + len(self.leases)
 
     def find(self, seq: int) -> Entry | None:
-        """Wherever it is: on loan, delayed or waiting."""
+        """Find a message in flight, delayed or ready."""
         delivery = self.leases.get(seq)
         if delivery is not None:
             return delivery.entry
@@ -155,7 +157,10 @@ class QueueState:
         return entry if entry is not None else self.ready.find(seq)
 
     def take_waiting(self, seq: int, hint: Entry | None = None) -> Entry | None:
-        """Out of the waiting or delayed ones, for good; `hint`, if known, is the entry and tells its lane."""
+        """Remove a ready or delayed message for good.
+
+        `hint`, if known, is its entry and identifies its list.
+        """
         entry = self.delayed.pop(seq)
         if entry is None or self.settings.fifo:
             entry = self.ready.remove(seq, entry or hint)
@@ -164,21 +169,21 @@ class QueueState:
         return entry
 
     def take_for_delivery(self, seq: int, now_ms: int) -> Entry | None:
-        """Out of the waiting or delayed ones, into somebody's hands; `ready.end_batch` follows."""
+        """Take a ready or delayed message for a delivery; `ready.end_batch` follows."""
         delayed = self.delayed.pop(seq)
         if delayed is not None and not self.settings.fifo:
             return delayed
         return self.ready.take(seq, now_ms)
 
     def clear(self) -> None:
-        """Nothing left but settings and counters."""
+        """Drop everything except settings and counters."""
         self.leases.clear()
         self.lease_buckets.clear()
         self.keep_dedup(())
         self.clear_waiting()
 
     def clear_waiting(self) -> None:
-        """Nothing left but what is in flight, and deduplication ids: see `keep_dedup`."""
+        """Drop everything except messages in flight and deduplication ids: see `keep_dedup`."""
         in_flight = {seq: delivery.entry for seq, delivery in self.leases.items()}
         self.ready = self.new_order(self.settings)
         for entry in in_flight.values():
@@ -190,7 +195,7 @@ class QueueState:
         self.retention_armed = 0
 
     def lease(self, seq: int, number: int, now_ms: int) -> Delivery:
-        """The live delivery behind a receipt, or the error that says why there is none."""
+        """The live delivery of a receipt, or the error that says why there is none."""
         delivery = self.leases.get(seq)
         if delivery is None or delivery.number != number or 0 < delivery.until_ms <= now_ms:
             raise self.receipt_error(seq)
@@ -202,7 +207,7 @@ class QueueState:
         return VisibilityTimeoutExpired(seq, self.name)
 
     def keep_dedup(self, message_ids: Container[str]) -> None:
-        """Of the deduplication ids only those of these messages."""
+        """Keep only the deduplication ids of these messages."""
         self.dedup = {key: kept for key, kept in self.dedup.items() if kept[0] in message_ids}
         self.dedup_order = deque(sorted((end_ms, key) for key, (_, end_ms) in self.dedup.items()))
 

@@ -1,8 +1,8 @@
-"""Which message is next: priorities, fair hand-out across groups, FIFO groups.
+"""Which message is next: priorities, fair delivery across groups, FIFO groups.
 
-Two shapes with the same methods. `Shared` serves standard queues: higher priority first, inside
-a priority the groups take turns, inside a group by sequence. `Grouped` serves FIFO queues: groups take turns
-there too, and what stands behind a message that is out, or not due yet, waits.
+Two classes have the same methods. `StandardOrder` serves standard queues: higher priority first; inside a
+priority the groups take turns; inside a group by sequence. `FifoOrder` serves FIFO queues: groups take turns
+there too, and messages behind one that is in flight, or not due yet, wait.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ GroupKey = str | None
 
 
 class PriorityLevel:
-    """One priority of a standard queue: a lane for each group, taking turns."""
+    """One priority of a standard queue: a `ReadyList` for each group. The groups take turns."""
 
     __slots__ = ("priority", "ready_lists", "turns")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.ready_lists: dict[GroupKey, ReadyList] = {None: ReadyList()}
-        self.turns: deque[GroupKey] = deque()  # groups with something waiting
+        self.turns: deque[GroupKey] = deque()  # groups with ready messages
 
     def ready_list(self, group: GroupKey) -> ReadyList:
         ready_list = self.ready_lists.get(group)
@@ -61,22 +61,23 @@ class PriorityLevel:
 
 
 class StandardOrder:
-    """The waiting messages of a standard queue."""
+    """The ready messages of a standard queue."""
 
     __slots__ = ("_levels", "_mixed", "_order", "_plain", "_plain_turns", "_top", "count", "max_priority")
 
     def __init__(self) -> None:
-        self.max_priority = MAX_PRIORITY  # higher ones stand in line as this one
+        self.max_priority = MAX_PRIORITY  # higher priorities are ordered as this one
         self._reset()
 
     def _reset(self) -> None:
         self._top = PriorityLevel(0)
         self._levels: dict[int, PriorityLevel] = {0: self._top}
         self._order: list[int] = [0]  # priorities, highest last
-        # The lane of messages with neither priority nor group: nearly all of them, so no look-up.
+        # The list of messages with neither priority nor group. Nearly all messages are there, so it needs no
+        # lookup.
         self._plain = self._top.ready_lists[None]
         self._plain_turns = self._top.turns
-        self._mixed = False  # whether any other lane is in use
+        self._mixed = False  # whether any other list is in use
         self.count = 0
 
     def _ready_list(self, entry: Entry) -> ReadyList:
@@ -97,7 +98,7 @@ class StandardOrder:
         return level.ready_list(options.group)
 
     def set_max_priority(self, max_priority: int) -> None:
-        """What waits is sorted anew, so that the order is what it would be after a restart."""
+        """Set the limit and sort the ready messages again. The order is then the same as after a restart."""
         waiting = sorted(self, key=lambda entry: entry.seq)
         self.max_priority = max_priority
         self._reset()
@@ -105,7 +106,7 @@ class StandardOrder:
             self.append(entry)
 
     def rank(self, entry: Entry) -> int:
-        """The priority with which it stands in line."""
+        """The priority by which a message is ordered."""
         return min(entry.priority, self.max_priority)
 
     def append(self, entry: Entry) -> None:
@@ -119,7 +120,7 @@ class StandardOrder:
             self._ready_list(entry).append(entry)
 
     def append_plain(self, entry: Entry) -> None:
-        """`append` for a message with neither priority nor group, without the calls in between."""
+        """`append` for a message with neither priority nor group, with fewer calls."""
         self.count += 1
         ready_list = self._plain
         head = ready_list._head
@@ -148,7 +149,7 @@ class StandardOrder:
         if not self._mixed:
             ready_list = self._plain
             head = ready_list._head
-            if head and not ready_list._returned:  # as `lane.pop` does it, without the call
+            if head and not ready_list._returned:  # as `ReadyList.pop` does, without the call
                 ready_list.count -= 1
                 entry: Entry | None = head.popleft()
             else:
@@ -167,7 +168,11 @@ class StandardOrder:
         return entry
 
     def pop_plain(self, limit: int, horizon_ms: int) -> list[Entry]:
-        """The next `limit` messages, or all there are, if nothing has to be known of them; or none."""
+        """Fast path: the next `limit` messages, or all if there are fewer.
+
+        Returns an empty list where it does not apply, for example if one of them is not plain or is past
+        retention.
+        """
         ready_list = self._plain
         head = ready_list._head
         count = min(limit, self.count)
@@ -179,7 +184,7 @@ class StandardOrder:
         entries = list(islice(head, count))
         known_options: DeliveryOptions | None = None
         for entry in entries:
-            if entry.options is not known_options:  # neighbours mostly share theirs
+            if entry.options is not known_options:  # neighbours mostly share one object
                 known_options = entry.options
                 if known_options is not None and not known_options.is_plain:
                     return []
@@ -194,19 +199,19 @@ class StandardOrder:
         return entries
 
     def take(self, seq: int, now_ms: int) -> Entry | None:
-        """This very message; at once if it is the next one anyway."""
+        """Take one message by sequence. Fast if it is the next one."""
         first = self.first(now_ms)
         if first is not None and first.seq == seq:
             return self.pop(now_ms)
         return self.remove(seq)
 
     def _drop_top_level(self) -> None:
-        """The next lower priority becomes the top; level 0 is never dropped."""
+        """Make the next lower priority the top. Level 0 is never dropped."""
         del self._levels[self._order.pop()]
         self._top = self._levels[self._order[-1]]
 
     def lowest(self) -> Entry | None:
-        """The oldest of the lowest priority: what an overflowing queue lets go first."""
+        """The oldest message of the lowest priority: the first that an overflowing queue drops."""
         for priority in self._order:
             level = self._levels[priority]
             if level.turns:
@@ -221,7 +226,7 @@ class StandardOrder:
         return None
 
     def remove(self, seq: int, hint: Entry | None = None) -> Entry | None:
-        """Take one out of anywhere; `hint`, if known, is the entry and tells its lane."""
+        """Remove a message from any position. `hint`, if known, is its entry and identifies its list."""
         if hint is not None:
             level = self._levels[self.rank(hint)]
             return self._remove_from(level, hint.group, level.ready_lists[hint.group], seq)
@@ -256,7 +261,11 @@ class StandardOrder:
         return None
 
     def last(self) -> Entry | None:
-        """Of groups that take turns the longest is served last; of two as long, the later one."""
+        """The message that is delivered last.
+
+        Groups take turns, so the longest group is served last. Of two equally long groups it is the later
+        one.
+        """
         for priority in self._order:
             level = self._levels[priority]
             if level.turns:
@@ -273,7 +282,7 @@ class StandardOrder:
         return min((ms for ms in since if ms is not None), default=None)
 
     def __iter__(self) -> Iterator[Entry]:
-        """In hand-out order: the groups of a level take turns, as `pop` lets them."""
+        """In delivery order. The groups of a level take turns, as in `pop`."""
         for priority in reversed(self._order):
             level = self._levels[priority]
             lines = deque(iter(level.ready_lists[group]) for group in list(level.turns))
@@ -284,7 +293,7 @@ class StandardOrder:
                     yield entry
                     lines.append(line)
 
-    # A standard queue never holds a group back; these keep one shape for both.
+    # A standard queue never holds a group back. These methods give both classes the same interface.
 
     def available(self) -> Iterator[Entry]:
         return iter(self)
@@ -305,7 +314,7 @@ class StandardOrder:
         pass
 
     def freeze(self) -> list[tuple[list[Entry], list[PackedPage]]]:
-        """By priority, groups as they take turns: so the turns are the same when it is restored."""
+        """By priority, groups in the order of their turns, so that the turns are the same after a restore."""
         levels = [self._levels[priority] for priority in reversed(self._order)]
         return [level.ready_lists[group].freeze() for level in levels for group in level.turns]
 
@@ -314,27 +323,27 @@ _NO_SEQ = 1 << 62  # after every sequence
 
 
 class FifoGroup:
-    """One FIFO group: what waits, what is out, and its place in the line of groups."""
+    """One FIFO group: its ready messages, its messages in flight, and its place among the groups."""
 
     __slots__ = ("_in_flight", "_in_flight_heap", "in_batch", "name", "rank", "ready_list", "ticket")
 
     def __init__(self, name: GroupKey) -> None:
         self.name = name
         self.ready_list = ReadyList()
-        self.ticket = 0  # 0: nothing of it can be handed out
+        self.ticket = 0  # 0: none of its messages can be delivered
         self.rank = 0
         self.in_batch = False
-        # Only while something is out: most groups of a long queue have nothing out.
+        # Set only while a message is in flight: most groups of a long queue have none in flight.
         self._in_flight: set[int] | None = None
         self._in_flight_heap: list[int] = []
 
     @property
     def in_flight(self) -> set[int] | frozenset[int]:
-        """Sequences with a delivery that is not settled yet."""
+        """Sequences of deliveries that are not settled."""
         return frozenset() if self._in_flight is None else self._in_flight
 
     def first_in_flight(self) -> int:
-        """What comes after it is held."""
+        """The lowest sequence in flight. Later messages of the group are held."""
         if self._in_flight is None:
             return _NO_SEQ
         order = self._in_flight_heap
@@ -358,11 +367,12 @@ class FifoGroup:
 
 
 class FifoOrder:
-    """Waiting messages of a FIFO queue: groups take turns, a turn hands out as many of one group as fit.
+    """Ready messages of a FIFO queue: groups take turns, and a turn delivers as many of one group as fit.
 
-    A group has a ticket while its first message can be handed out: the message is due, and no earlier one is
-    out. Tickets are served by priority of that first message, then by number. A group that has lost its
-    ticket gets a new one later, so a group with a message out goes behind the groups that waited meanwhile.
+    A group has a ticket while its first message can be delivered: the message is due, and no earlier one is
+    in flight. Tickets are served by the priority of that first message, then by number. A group that lost its
+    ticket gets a new one later. So a group with a message in flight goes behind the groups that waited
+    meanwhile.
     """
 
     __slots__ = (
@@ -380,24 +390,24 @@ class FifoOrder:
 
     def __init__(self, not_due: Container[int]) -> None:
         self.max_priority = MAX_PRIORITY
-        self._not_due = not_due  # sequences of delayed messages; these also stand in their groups
+        self._not_due = not_due  # sequences of delayed messages; their groups hold these messages too
         self._groups: dict[GroupKey, FifoGroup] = {}
-        # (-priority, ticket, group). Checked when popped: an entry that no longer describes its group is
-        # dropped there, never searched for.
+        # (-priority, ticket, group). A heap entry that no longer describes its group is dropped when it is
+        # popped. The heap is never searched for it.
         self._heap: list[tuple[int, int, FifoGroup]] = []
         self._tickets = 0
-        self._batch: list[FifoGroup] = []  # groups that the receive under way has taken from
-        self._current: FifoGroup | None = None  # the one it takes from just now, up to this sequence
+        self._batch: list[FifoGroup] = []  # groups that the current receive has taken from
+        self._current: FifoGroup | None = None  # the group it takes from now, up to sequence `_bound`
         self._bound = 0
         self._last: FifoGroup | None = (
-            None  # where the last one was taken from: mostly the next one is there too
+            None  # the group that the last message was taken from: mostly the next one is in the same group
         )
         self.count = 0
 
     def _refresh(self, group: FifoGroup) -> None:
-        """Its ticket agrees with what waits and what is out."""
+        """Bring the ticket of a group in line with its ready messages and its messages in flight."""
         if group.in_batch:
-            return  # `end_batch` looks at it: what a receive gives back again has lost no turn
+            return  # `end_batch` refreshes it: a message that a receive puts back has not lost its turn
         first = group.ready_list.first()
         if first is None or first.seq > group.first_in_flight() or self._is_delayed(first):
             group.ticket = 0
@@ -418,7 +428,7 @@ class FifoOrder:
             heapify(self._heap)
 
     def _is_delayed(self, entry: Entry) -> bool:
-        """Whether it is not due yet. Most messages have no due time, so nothing has to be looked up."""
+        """Whether a message is not due yet. Most messages have no due time and need no lookup."""
         options = entry.options
         return options is not None and options.due_ms > 0 and entry.seq in self._not_due
 
@@ -431,7 +441,7 @@ class FifoOrder:
         self.offer_all()
 
     def rank(self, entry: Entry) -> int:
-        """The priority that ranks its group when it is the first there."""
+        """The priority of the group while this message is its first."""
         return min(entry.priority, self.max_priority)
 
     def _group(self, name: GroupKey) -> FifoGroup:
@@ -454,14 +464,20 @@ class FifoOrder:
     append_plain = append
 
     def put_back(self, entry: Entry) -> None:
-        """To its place in its group; `settled` follows where a delivery of it ended."""
+        """Put a message back in its place in its group.
+
+        If a delivery of it ended, `delivery_ended` follows.
+        """
         self.count += 1
         group = self._group(entry.group)
         group.ready_list.put_back(entry)
         self._refresh(group)
 
     def pop(self, now_ms: int) -> Entry | None:
-        """The next of the group whose turn it is, then of the group after it. `end_batch` ends a receive."""
+        """The next message of the group whose turn it is, then of the group after it.
+
+        `end_batch` ends a receive.
+        """
         while True:
             group = self._current
             if group is None:
@@ -493,11 +509,11 @@ class FifoOrder:
             self._batch.append(group)
 
     def mark_in_flight(self, entry: Entry) -> None:
-        """A message of this group is out (a restored state says so); `offer_all` follows."""
+        """Mark a message as in flight while a state is restored; `offer_all` follows."""
         self._group(entry.group).mark_in_flight(entry.seq)
 
     def offer_all(self) -> None:
-        """Every group is looked at (a restored state came in any order). Tickets that still hold are kept."""
+        """Refresh every group: a restored state comes in any order. Tickets that are still valid are kept."""
         self._heap.clear()
         for group in list(self._groups.values()):
             group.rank = -1
@@ -509,11 +525,11 @@ class FifoOrder:
             batch, self._batch = self._batch, []
             for group in batch:
                 group.in_batch = False
-                group.rank = -1  # its entry in the heap may be gone
+                group.rank = -1  # its heap entry may have been dropped
                 self._refresh(group)
 
     def delivery_ended(self, entry: Entry, now_ms: int) -> None:
-        """One delivery of this group is over (its message is gone, or back already)."""
+        """A delivery of this group ended: its message is gone, or was put back already."""
         group = self._groups.get(entry.group)
         if group is not None:
             group.clear_in_flight(entry.seq)
@@ -525,7 +541,7 @@ class FifoOrder:
             self._refresh(group)
 
     def take(self, seq: int, now_ms: int) -> Entry | None:
-        """This very message, out from now on; at once if it is the next one anyway."""
+        """Take one message by sequence and mark it as in flight. Fast if it is the next one."""
         entry = self._take_first(self._last, seq)
         if entry is None and self._heap:
             entry = self._take_first(self._heap[0][2], seq)
@@ -548,7 +564,7 @@ class FifoOrder:
         return first
 
     def lowest(self) -> Entry | None:
-        """The oldest of all; the first of its group, so no order is broken."""
+        """The oldest message of the queue. It is the first of its group, so removing it breaks no order."""
         firsts = [ready_list.first() for ready_list in self.ready_lists() if ready_list.count]
         return min((e for e in firsts if e is not None), key=lambda entry: entry.seq, default=None)
 
@@ -560,7 +576,7 @@ class FifoOrder:
         return None
 
     def remove(self, seq: int, hint: Entry | None = None) -> Entry | None:
-        """Take one out of anywhere; `hint`, if known, is the entry and tells its group."""
+        """Remove a message from any position. `hint`, if known, is its entry and identifies its group."""
         groups = list(self._groups.values()) if hint is None else [self._groups[hint.group]]
         for group in groups:
             entry = group.ready_list.remove(seq) if group.ready_list.count else None
@@ -578,12 +594,12 @@ class FifoOrder:
             yield group.ready_list
 
     def is_held(self, entry: Entry) -> bool:
-        """Whether a message that stands before it in its group is out."""
+        """Whether an earlier message of its group is in flight."""
         group = self._groups.get(entry.group)
         return group is not None and group.first_in_flight() < entry.seq
 
     def before(self, entry: Entry) -> Iterator[Entry]:
-        """What waits before it in its group."""
+        """The ready messages before it in its group."""
         group = self._groups.get(entry.group)
         return iter(()) if group is None else takewhile(lambda each: each.seq < entry.seq, group.ready_list)
 
@@ -599,17 +615,17 @@ class FifoOrder:
         return min((ms for ms in since if ms is not None), default=None)
 
     def _in_turn(self) -> list[FifoGroup]:
-        """Groups with a ticket as they are served, then the others by their first message."""
+        """Groups with a ticket in the order they are served, then the others by their first message."""
         waiting = [group for group in self._groups.values() if group.ready_list.count]
         return sorted(waiting, key=_turn)
 
     def __iter__(self) -> Iterator[Entry]:
-        """In hand-out order: group after group, those that wait for something behind the others."""
+        """In delivery order: group after group, groups without a ticket last."""
         for group in self._in_turn():
             yield from group.ready_list
 
     def available(self) -> Iterator[Entry]:
-        """What receives would get just now, in their order."""
+        """The messages that receives would get now, in order."""
         for group in self._in_turn():
             if not group.ticket:
                 return
@@ -620,7 +636,7 @@ class FifoOrder:
                 yield entry
 
     def freeze(self) -> list[tuple[list[Entry], list[PackedPage]]]:
-        """Groups by ticket: so the turns are the same when it is restored."""
+        """Groups by ticket, so that the turns are the same after a restore."""
         waiting = [group for group in self._groups.values() if group.ready_list.count]
         return [group.ready_list.freeze() for group in sorted(waiting, key=_ticket)]
 

@@ -1,9 +1,9 @@
-"""One line of waiting messages in sequence order, cheap at any length.
+"""One list of ready messages in sequence order, cheap at any length.
 
-A short line is a deque of entries. What lies between a long line's two ends is packed into
-pages: columns of numbers, 12 to 24 bytes a message, no object for each. Bodies that are on disk are
-not kept in a packed page. So ten million waiting messages cost the cyclic collector a few
-thousand objects, and a snapshot is a copy of page references, because pages never change.
+A short list is a deque of entries. The middle of a long list is packed into pages: columns of numbers, 12 to
+24 bytes a message, without an object for each. A packed page does not keep bodies that are on disk. So ten
+million ready messages cost the cyclic collector a few thousand objects. A snapshot is a copy of page
+references, because pages never change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGE_BYTES = 1 << 20  # of bodies; a page of large messages is closed early
 
 
 class PackedPage:
-    """Packed entries with rising sequence numbers. A column with one value throughout is that value."""
+    """Packed entries with rising sequence numbers. A column whose values are all equal is that one value."""
 
     __slots__ = ("bodies", "encodings", "locations", "options", "properties", "sents", "seqs", "sizes")
 
@@ -64,7 +64,8 @@ class PackedPage:
             locations if stored else None,
             narrow(sizes),
             encodings[0] if encodings.count(encodings[0]) == len(encodings) else encodings,
-            # A tuple of bytes is of no concern to the cyclic collector; a list would be walked each time.
+            # A tuple, because the cyclic collector does not track a tuple of bytes; it would walk a list
+            # every time.
             None if stored else tuple([entry.body for entry in entries]),
             None if stored else _shared([entry.properties for entry in entries]),
             _shared([entry.options for entry in entries]),
@@ -74,7 +75,7 @@ class PackedPage:
         return len(self.seqs)
 
     def entry(self, i: int) -> Entry:
-        """One of them, without unpacking the rest."""
+        """One entry, without unpacking the others."""
         return Entry(
             self.seqs[i],
             self.sents if isinstance(self.sents, int) else self.sents[i],
@@ -87,7 +88,7 @@ class PackedPage:
         )
 
     def entries(self) -> list[Entry]:
-        # By `map`, which calls without a loop of its own: a sixth less time than a comprehension.
+        # `map` calls without a Python loop: a sixth less time than a comprehension.
         return list(
             map(
                 Entry,
@@ -103,7 +104,7 @@ class PackedPage:
         )
 
     def is_plain(self) -> bool:
-        """Whether the engine need not look at each of them: none has more than a light extra."""
+        """Whether all messages are plain, so that the engine need not look at each."""
         if isinstance(self.options, tuple):
             return all(options is None or options.is_plain for options in self.options)
         return self.options is None or self.options.is_plain
@@ -118,7 +119,7 @@ def narrow(column: array[int]) -> int | array[int]:
 
 
 def _shared(column: list[_T | None]) -> _T | tuple[_T | None, ...] | None:
-    """One object if it is that of all, else one for each."""
+    """One object if all share it, else a tuple with one for each."""
     first = column[0]
     for each in column:
         if each is not first:
@@ -127,7 +128,10 @@ def _shared(column: list[_T | None]) -> _T | tuple[_T | None, ...] | None:
 
 
 class ReadyList:
-    """Waiting messages of one priority and group: first in, first out, with a way back in."""
+    """Ready messages of one priority and group: first in, first out.
+
+    Returned messages go back to their place.
+    """
 
     __slots__ = ("_head", "_order", "_pages", "_returned", "_tail", "_tail_bytes", "count", "is_single_deque")
 
@@ -136,15 +140,15 @@ class ReadyList:
         self._pages: deque[PackedPage] = deque()
         self._tail: list[Entry] = []
         self._tail_bytes = 0
-        # What came back keeps its place: a heap of sequences, and the entries beside it, so that one
-        # taken out of the middle leaves only a number that is passed over later.
+        # Returned messages keep their place: a heap of sequences, and a dictionary of entries. One that is
+        # removed from the middle leaves only its number in the heap, which is skipped later.
         self._returned: dict[int, Entry] = {}
         self._order: list[int] = []
         self.count = 0
-        self.is_single_deque = True  # neither pages nor a tail: everything new goes to the head
+        self.is_single_deque = True  # neither pages nor a tail: new messages go to the head
 
     def append(self, entry: Entry) -> None:
-        """At the end; its sequence is higher than all before."""
+        """Append a message. Its sequence is higher than all before."""
         self.count += 1
         if self.is_single_deque:
             if len(self._head) < PAGE:
@@ -161,8 +165,8 @@ class ReadyList:
         if self._tail:
             self._close_tail()
         pages = self._pages
-        # Bodies of the newest page stay in memory for a consumer that keeps up; those before
-        # it are read from disk when their turn comes.
+        # Bodies of the newest page stay in memory for a consumer that keeps up. Bodies of earlier pages are
+        # read from disk at delivery.
         if pages and pages[-1].locations is not None:
             pages[-1].bodies = pages[-1].properties = None
         pages.append(page)
@@ -175,20 +179,20 @@ class ReadyList:
         self._tail_bytes = 0
 
     def put_back(self, entry: Entry) -> None:
-        """To its original place."""
+        """Put a message back in its original place."""
         heappush(self._order, entry.seq)
         self._returned[entry.seq] = entry
         self.count += 1
 
     def _first_returned(self) -> int:
-        """The lowest sequence among those that came back; only if there is one."""
+        """The lowest sequence among the returned messages. There must be one."""
         order = self._order
         while order[0] not in self._returned:
             heappop(order)
         return order[0]
 
     def _fill(self) -> bool:
-        """More for the head from what is behind it, if there is anything."""
+        """Refill the head from the pages or the tail. False if both are empty."""
         if self._pages:
             self._head.extend(self._pages.popleft().entries())
         elif self._tail:
@@ -224,7 +228,7 @@ class ReadyList:
         return self._head.popleft()
 
     def last(self) -> Entry | None:
-        """The one that would be handed out last."""
+        """The message that is delivered last."""
         best = self._returned[max(self._returned)] if self._returned else None
         if self._tail:
             end: Entry | None = self._tail[-1]
@@ -261,7 +265,7 @@ class ReadyList:
         return None
 
     def remove(self, seq: int) -> Entry | None:
-        """Take one out of anywhere."""
+        """Remove a message from any position."""
         found = self._returned.pop(seq, None)
         if found is not None:
             self.count -= 1
@@ -273,7 +277,8 @@ class ReadyList:
             return None
         container, index = position
         if container is self._pages_first() and len(self._head) < PAGE:
-            # Who takes messages out from the front on (expiry, redrive) unpacks each page once.
+            # Unpack the first page into the head: removing messages from the front (expiry, redrive) unpacks
+            # each page once.
             index += len(self._head)
             self._head.extend(self._pages.popleft().entries())
             self.is_single_deque = not self._pages and not self._tail
@@ -299,7 +304,7 @@ class ReadyList:
             del self._pages[number]
 
     def swap(self, old: PackedPage, new: PackedPage) -> bool:
-        """Another page for this very one; False if it is here no more."""
+        """Replace one page object by another. False if it is no longer in the list."""
         number = bisect_left(self._pages, old.seqs[-1], key=_last_of)
         if number < len(self._pages) and self._pages[number] is old:
             self._pages[number] = new
@@ -307,7 +312,7 @@ class ReadyList:
         return False
 
     def replace(self, entry: Entry) -> bool:
-        """Another entry under the same sequence number."""
+        """Replace the entry with the same sequence number."""
         if entry.seq in self._returned:
             self._returned[entry.seq] = entry
             return True
@@ -324,7 +329,7 @@ class ReadyList:
         return True
 
     def __iter__(self) -> Iterator[Entry]:
-        """In hand-out order, without changing anything."""
+        """In delivery order. Changes nothing."""
         back = sorted(self._returned.items())
         position = 0
         for entry in self._in_sequence():
@@ -342,7 +347,10 @@ class ReadyList:
         yield from list(self._tail)
 
     def kept_since_ms(self, not_due: Container[int]) -> int | None:
-        """When the retention of the first to grow too old began: when it came, or came due."""
+        """The start of the earliest retention period.
+
+        Retention starts when a message was sent, or when it came due.
+        """
         since = None
         for entry in self:
             if entry.seq in not_due:
@@ -351,11 +359,11 @@ class ReadyList:
             kept_ms = max(entry.sent_ms, due_ms)
             since = kept_ms if since is None else min(since, kept_ms)
             if due_ms <= entry.sent_ms:
-                break  # everything behind it came later
+                break  # every later message was sent later
         return since
 
     def expiries(self) -> Iterator[tuple[int, int]]:
-        """Sequence and end of life of each message that has its own."""
+        """Sequence and expiry time of each message with its own TTL."""
         for entry in (*self._head, *self._tail, *self._returned.values()):
             if entry.options is not None and entry.options.expires_ms:
                 yield entry.seq, entry.options.expires_ms
@@ -367,7 +375,7 @@ class ReadyList:
                     yield entry.seq, entry.options.expires_ms
 
     def freeze(self) -> tuple[list[Entry], list[PackedPage]]:
-        """All of it for a snapshot: loose entries, and pages by reference."""
+        """The whole list for a snapshot: loose entries, and pages by reference."""
         loose = list(self._returned.values())
         loose += self._head
         loose += self._tail

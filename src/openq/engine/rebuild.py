@@ -1,7 +1,7 @@
-"""After an interrupt in the middle of a change: structures that agree with each other again.
+"""Rebuild consistent structures after an interrupt in the middle of a change.
 
-Ctrl-C can strike between any two steps of a verb. Where there is a journal, it knows the truth and a restart
-restores it; a queue in memory has only itself, so it is put together anew from what it holds.
+Ctrl-C can strike between any two steps of a call. With a journal, a restart restores the state from its
+records. A queue in memory has only its own structures, so it is rebuilt from the messages in them.
 """
 
 from __future__ import annotations

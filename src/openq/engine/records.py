@@ -1,12 +1,12 @@
-"""What changed, as plain tuples, and their bytes.
+"""Records: every change as a plain tuple, and its bytes.
 
-The engine tells of every change with one tuple; re-applying all tuples in order rebuilds the
-state exactly (`Engine.apply`). The first four fields are always the same, so that a journal
-can index a record without understanding it:
+The engine logs every change as one tuple. Applying all tuples in order rebuilds the state exactly
+(`replay.apply`). The first four fields are always the same, so that a journal can index a record
+without decoding the rest:
 
     (kind, now_ms, queue number, sequence or 0, ...)
 
-Tuples and not objects: in memory they are all the history there is, and cost 50 ns.
+They are tuples and not objects, because in memory they are the only history, and a tuple costs 50 ns.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from typing import Any
 from ..errors import InvalidSetting
 from ..model import DeadLetterEvent, DeliveryOptions, Properties
 
-PUBLISH = 1  # form, body, info, extra
-RUN = 2  # form, bodies, info, extra           consecutive sequences; info and extra are those of each
-ROUTE = 3  # form, body, info, extra, ((queue, seq), ...)
+PUBLISH = 1  # encoding, body, properties, options
+RUN = 2  # encoding, bodies, properties, options   consecutive sequences; all share properties and options
+ROUTE = 3  # encoding, body, properties, options, ((queue, seq), ...)
 DELIVER = 4  # until_ms, consumer, seqs           the sequence field holds the first delivery number
 ACK = 5  # seqs
 RETURN = 6  # why, reason, ((seq, due_ms), ...)
 EXTEND = 7  # until_ms, seqs
 MOVE = 8  # why, reason, ((seq, to queue, new seq), ...)
 REMOVE = 9  # why, seqs
-PURGE = 10  # the sequence field is 1 if only what waits goes
-EDIT = 11  # sent_ms, form, body, info, extra
+PURGE = 10  # the sequence field is 1 if messages in flight are kept
+EDIT = 11  # sent_ms, encoding, body, properties, options
 RESCHEDULE = 12  # due_ms
-COPY = 13  # sent_ms, form, body, info, extra   a live message rewritten to free an old segment
+COPY = 13  # sent_ms, encoding, body, properties, options   a live message rewritten to free an old segment
 QUEUE = 14  # name, settings as JSON, created_ms
 UNQUEUE = 15
 EXCHANGE = 16  # operation as JSON
 CHECKPOINT = 17  # all queues, exchanges and counters as JSON: first record of each segment
 ITEM = 18  # one message inside a RUN, addressed by its own location
-ITEM_WITH_METADATA = 19  # the same with an info or an extra, so that it can be read without the others
-MARK = 20  # job, owner, batch, rows, whether they are all, rejected   see marks.py
+ITEM_WITH_METADATA = 19  # the same with properties or options, so that it can be read without the others
+MARK = 20  # job, owner, batch, rows, whether they are all, rejected   see progress.py
 ITEMS = (ITEM, ITEM_WITH_METADATA)
 
 KIND_NAMES = {
@@ -65,13 +65,13 @@ KIND_NAMES = {
     MARK: "marked",
 }
 
-# Why a message came back to its queue.
+# Why a message returned to its queue.
 NACKED = 1
 EXPIRED = 2
-RELEASED = 3  # its holder went away before it could look at it: not counted as a delivery
+RELEASED = 3  # its consumer disconnected before it saw the message: not counted as a delivery
 RETURN_NAMES = {NACKED: "nacked", EXPIRED: "lease expired", RELEASED: "released"}
 
-# Why it moved to another queue.
+# Why a message moved to another queue.
 DEAD_RECEIVES = 1
 DEAD_REJECTED = 2
 DEAD_EXPIRED = 3
@@ -86,7 +86,7 @@ DEAD_LETTER_NAMES = {
 }
 MOVE_NAMES = {**DEAD_LETTER_NAMES, REDRIVEN: "redriven", MOVED: "moved"}
 
-# Why it was removed without an ack.
+# Why a message was removed without an ack.
 REMOVED_EXPIRED = 1
 REMOVED_OVERFLOW = 2
 REMOVED_CANCELLED = 3
@@ -104,8 +104,8 @@ REMOVE_NAMES = {
 
 Record = tuple[Any, ...]
 
-HEAD = Struct("<BBBxIQQ")  # kind, form, flags, queue, sequence, time
-ROW = Struct("<QQIIIBBH")  # of an index: sequence, time, queue, offset, length, kind, flags, nothing
+HEAD = Struct("<BBBxIQQ")  # kind, encoding, flags, queue, sequence, time
+ROW = Struct("<QQIIIBBH")  # of an index: sequence, time, queue, offset, length, kind, flags, unused
 HEAD_SIZE = HEAD.size
 _ITEM_HEAD = Struct("<IIBB")  # a frame of the journal (length, back) and its first two bytes
 ITEM_HEAD_SIZE = _ITEM_HEAD.size
@@ -127,11 +127,14 @@ _VARIED = 4  # a RUN whose items differ in size
 # -- values -----------------------------------------------------------------------------------
 
 
-_MAX_DEPTH = 64  # what can be written must also be readable, from any depth of the stack
+_MAX_DEPTH = 64  # every value that can be written must be readable, at any stack depth
 
 
 def _tag(value: object, depth: int = 0) -> object:
-    """JSON for values that may hold bytes. A dict that looks like a tag is wrapped: nothing is ambiguous."""
+    """JSON for values that may hold bytes.
+
+    A dict that looks like a tag is wrapped, so nothing is ambiguous.
+    """
     if isinstance(value, bytes | bytearray | memoryview):
         return {"$bytes": base64.b64encode(bytes(value)).decode()}
     if depth > _MAX_DEPTH:
@@ -156,7 +159,7 @@ def _untag(value: object) -> object:
 
 
 def plain_copy(value: object, depth: int = 0) -> Any:
-    """A copy as a reader will get it, so that a message in memory is what it would be on disk."""
+    """A copy as a reader will decode it, so that a message in memory equals the one on disk."""
     if value is None or isinstance(value, str | bool | int | float | bytes):
         return value
     if isinstance(value, bytearray | memoryview):
@@ -184,11 +187,11 @@ def unpack_value(data: bytes) -> Any:
     return _untag(json.loads(data.decode("utf-8", "surrogatepass")))
 
 
-_AMQP = 1  # the first byte of an info in a protocol's own bytes; one in JSON begins with a bracket
+_AMQP = 1  # first byte of properties in AMQP encoding; properties in JSON begin with a bracket
 _AMQP_HEAD = Struct("<BH")  # that byte, and the length of the publisher's name
 _NO_PUBLISHER = 0xFFFF
-_OWN_AMQP = Struct("<IBH")  # the length of an info, and its `_WIRE_HEAD`
-# What many messages share is one object again when they are read one by one. Both are emptied when full.
+_OWN_AMQP = Struct("<IBH")  # the length of the properties, and their `_AMQP_HEAD`
+# Values that many messages share are decoded to one object. Both caches are emptied when full.
 _MAX_SHARED = 1024
 _MAX_SHARED_BYTES = 512
 _shared_properties: dict[bytes, Properties] = {}
@@ -271,7 +274,8 @@ def pack_options(options: DeliveryOptions) -> bytes:
     parts[0] = _OPTIONS_HEAD.pack(bits, options.priority, options.count)
     packed = b"".join(parts)
     if options.is_plain:
-        # Shared by many; one of a single message would only lie there beside its bytes on disk.
+        # Only plain options: many messages share them. For a single message a copy would repeat the bytes on
+        # disk.
         options.packed = packed
     return packed
 
@@ -314,7 +318,7 @@ def unpack_options(data: bytes) -> DeliveryOptions:
 
 
 def _pack_metadata(properties: Properties | None, options: DeliveryOptions | None) -> tuple[int, bytes]:
-    """All of a message but its body, as it stands before that; the flags say what there is."""
+    """Pack properties and options as they precede the body. The flags say which of them are present."""
     flags = 0
     metadata = b""
     if options is not None:
@@ -329,7 +333,7 @@ def _pack_metadata(properties: Properties | None, options: DeliveryOptions | Non
 
 
 def _metadata_end(data: bytes, position: int, flags: int) -> int:
-    """Where the body begins."""
+    """The position at which the body begins."""
     if flags & _HAS_OPTIONS:
         position += 4 + _U32.unpack_from(data, position)[0]
     if flags & _HAS_PROPERTIES:
@@ -345,7 +349,7 @@ def _pack_content(
 
 
 def _unpack_read(data: bytes, position: int, flags: int) -> tuple[bytes, Properties | None]:
-    """`_unpack_content` for a reader who knows the extra already."""
+    """`_unpack_content` for a reader that already has the options."""
     if flags & _HAS_OPTIONS:
         position += 4 + _U32.unpack_from(data, position)[0]
     if not flags & _HAS_PROPERTIES:
@@ -408,7 +412,7 @@ def encode(record: Record) -> bytes:
             and properties.amqp_properties is not None
             and properties.publisher is None
         ):
-            # Properties of its own and nothing else: as `_pack_content` does it, without the calls between.
+            # AMQP properties and nothing else: as `_pack_content` does, without the calls.
             amqp_properties = properties.amqp_properties
             head = HEAD.pack(PUBLISH, encoding, _HAS_PROPERTIES, queue, seq, now_ms)
             return b"".join(
@@ -439,7 +443,10 @@ def encode(record: Record) -> bytes:
 
 
 def _encode_run(record: Record) -> bytes:
-    """Bodies as items. Those of one size share ready-made heads; others say their sizes in a table first."""
+    """Encode bodies as items.
+
+    Items of one size share prepared heads. For items of different sizes, a table of sizes comes first.
+    """
     kind, now_ms, queue, seq, encoding, bodies, properties, options = record
     count = len(bodies)
     sizes = list(map(len, bodies))
@@ -472,7 +479,7 @@ _heads: dict[tuple[int, int, int], list[bytes]] = {}
 
 
 def _equal_heads(size: int, item: int, encoding: int, count: int) -> list[bytes]:
-    """The heads of items of one size do not depend on the record they are in."""
+    """The heads of items of one size. They do not depend on the record, so they are cached."""
     heads = _heads.get((size, item, encoding))
     if heads is None or len(heads) < count:
         if len(_heads) >= 64:
@@ -486,14 +493,14 @@ def _equal_heads(size: int, item: int, encoding: int, count: int) -> list[bytes]
 
 
 def run_step(properties: Properties | None, options: DeliveryOptions | None) -> int:
-    """How far the frames of two items of a RUN are apart, without the body of the first."""
+    """The distance between the frames of two items of a RUN, without the body of the first."""
     if properties is None and options is None:
         return ITEM_HEAD_SIZE
     return ITEM_HEAD_SIZE + 1 + len(_pack_metadata(properties, options)[1])
 
 
 def run_first(count: int, varied: bool) -> int:
-    """From the frame of a RUN to the frame of its first item."""
+    """The distance from the frame of a RUN to the frame of its first item."""
     return FIRST_ITEM + 4 * count if varied else FIRST_ITEM
 
 
@@ -629,7 +636,7 @@ def decode(data: bytes) -> Record:
 def _keep_packed(
     data: bytes, position: int, flags: int, properties: Properties | None, options: DeliveryOptions | None
 ) -> None:
-    """The very bytes: where the items of a RUN lie follows from their length."""
+    """Keep the exact bytes: the locations of the items of a RUN follow from their length."""
     if options is not None:
         (size,) = _U32.unpack_from(data, position)
         position += 4 + size
@@ -642,7 +649,7 @@ def _keep_packed(
 def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int], int]:
     """For each item of a RUN: where its bytes begin in the record, and the size of its body.
 
-    Last, how many bytes of an item come before its body.
+    The third value is the number of bytes in an item before its body.
     """
     (count,) = _U32.unpack_from(data, HEAD_SIZE)
     flags = data[2]
@@ -662,7 +669,7 @@ def _run_layout(data: bytes) -> tuple[Sequence[int], Sequence[int], int]:
 
 
 def content(data: bytes) -> tuple[int, bytes, Properties | None]:
-    """Form, body and info from the record or item that a location points to."""
+    """Encoding, body and properties from the record or item at a location."""
     kind = data[0]
     if kind == ITEM:
         return data[1], data[2:], None
@@ -683,14 +690,14 @@ def content(data: bytes) -> tuple[int, bytes, Properties | None]:
 
 
 def item_content(data: bytes) -> tuple[int, bytes, Properties | None, DeliveryOptions | None]:
-    """Form, body, info and extra of one message inside a RUN."""
+    """Encoding, body, properties and options of one message inside a RUN."""
     if data[0] == ITEM:
         return data[1], data[2:], None, None
     return (data[1], *_unpack_content(data, 3, data[2]))
 
 
 def touched_messages(record: Record) -> list[tuple[int, int]]:
-    """Which messages a record is about: (queue number, sequence) pairs."""
+    """The messages that a record is about: (queue number, sequence) pairs."""
     kind, _, queue, seq = record[:4]
     if kind in (PUBLISH, EDIT, RESCHEDULE, COPY):
         return [(queue, seq)]
@@ -708,9 +715,9 @@ def touched_messages(record: Record) -> list[tuple[int, int]]:
 
 
 def assigned_seqs(data: bytes) -> tuple[int, int] | None:
-    """The sequences that a record gave out, as first and last + 1; None for a record that gave out none.
+    """The sequences that a record assigned, as first and last + 1; None for a record that assigned none.
 
-    A checkpoint gives out none, and says which comes next: (next, next).
+    A checkpoint assigns none and holds the next one: (next, next).
     """
     kind, _, _, _, seq, _ = HEAD.unpack_from(data)
     if kind == PUBLISH:
@@ -731,8 +738,8 @@ def assigned_seqs(data: bytes) -> tuple[int, int] | None:
 def index_rows(data: bytes, offset: int) -> bytes:
     """Rows of the sidecar index for the record whose frame is at `offset`: one per message touched.
 
-    Packed here and not row by row by the journal: this runs for every record ever written, beside the
-    real work, and is half of what a restart or a replay saves.
+    They are packed here and not row by row in the journal: this runs for every record ever written, in
+    addition to the real work, and is half of the cost that a restart or a replay saves.
     """
     kind, _, flags, queue, seq, now_ms = HEAD.unpack_from(data)
     size = len(data)
@@ -753,12 +760,13 @@ def index_rows(data: bytes, offset: int) -> bytes:
     return b"".join([ROW.pack(each, now_ms, number, offset, size, kind, flags, 0) for number, each in pairs])
 
 
-# Where the list of sequences begins in records that end with one; for LEND, the name's length is before it.
+# Where the list of sequences begins in records that end with one. For DELIVER, the length of the name
+# precedes it.
 _SEQS_AT = {ACK: 0, DELIVER: 12, EXTEND: 8, REMOVE: 0}
 
 
 def _run_rows(data: bytes, offset: int, seq: int, now_ms: int, queue: int, flags: int) -> bytes:
-    """The columns of all rows at once: a row is four words of eight bytes."""
+    """Build the columns of all rows at once. A row is four words of eight bytes."""
     starts, sizes, before = _run_layout(data)
     count = len(sizes)
     words = array("Q", bytes(ROW.size * count))

@@ -1,9 +1,9 @@
-"""Re-applying records: the state after a restart is the state that told of them.
+"""Replay: applying the records of a journal gives the state of the engine that logged them.
 
-A record names what happened, so nothing is decided again here. Records about messages that are not
-there (their beginning was in a segment long freed) are passed over; `COPY`, `EDIT` and `CHECKPOINT`
-carry all that is needed to begin without them. A message for a queue that nobody defined can only mean
-that the definition was lost to damage: it gets a queue of its own, until a checkpoint tells its name.
+A record names what happened, so nothing is decided again here. Records about unknown messages (they began in
+a segment that was freed) are skipped. `COPY`, `EDIT` and `CHECKPOINT` carry everything needed to begin
+without earlier records. A message for an undefined queue means that the definition was lost to damage: it
+gets a queue of its own until a checkpoint gives the name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .records import (
 
 
 def apply(engine: Engine, record: Record, location: int) -> None:
-    """One record, stored at `at` (0 when it is only in memory)."""
+    """Apply one record, stored at `location` (0 when it is only in memory)."""
     kind = record[0]
     if kind in _WITHOUT_QUEUE:
         _WITHOUT_QUEUE[kind](engine, record, location)
@@ -60,7 +60,7 @@ def apply(engine: Engine, record: Record, location: int) -> None:
 
 _ENDS = frozenset(
     (REMOVED_EXPIRED, REMOVED_RECEIVES, REMOVED_REJECTED)
-)  # of a delivery, by its holder or the deadline
+)  # of a delivery, by its consumer or its deadline
 _ARRIVALS = frozenset((PUBLISH, RUN, COPY, EDIT))
 
 
@@ -190,7 +190,10 @@ def _purge(engine: Engine, queue: QueueState, record: Record, location: int) -> 
 
 
 def _rewrite(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
-    """Under a sequence number that may be there already; out of order if it is not."""
+    """Store a message under a sequence number that may exist already.
+
+    If it does not exist, the message is added out of order.
+    """
     _, now_ms, _, seq, sent_ms, encoding, body, properties, options = record
     entry = _entry(seq, sent_ms, location, encoding, body, properties, options)
     engine.next_seq = max(engine.next_seq, seq + 1)
@@ -228,7 +231,8 @@ def _exchange(engine: Engine, record: Record, location: int) -> None:
     try:
         apply_exchange(engine, record[4])
     except OpenQError:
-        # It leads to or from an exchange whose own record was lost to damage; messages matter more.
+        # It refers to an exchange whose own record was lost to damage. Losing messages would be worse, so it
+        # is skipped.
         return
 
 
@@ -238,7 +242,7 @@ def _mark(engine: Engine, record: Record, location: int) -> None:
 
 
 def checkpoint(engine: Engine, now_ms: int) -> Record:
-    """Queues, exchanges and counters: what a journal needs to begin at this record."""
+    """Queues, exchanges and counters: everything a journal needs to begin at this record."""
     state = {
         "prefix": engine.id_prefix,
         "seq": engine.next_seq,
@@ -252,7 +256,7 @@ def checkpoint(engine: Engine, now_ms: int) -> Record:
 
 
 def _checkpoint(engine: Engine, record: Record, location: int) -> None:
-    """The beginning of a journal needs it, and what damage took away; otherwise it repeats what is known."""
+    """Needed at the beginning of a journal and after damage; otherwise it repeats known state."""
     state: dict[str, Any] = record[4]
     engine.id_prefix = state["prefix"]
     engine.next_seq = max(engine.next_seq, state["seq"])
@@ -272,13 +276,13 @@ def _checkpoint(engine: Engine, record: Record, location: int) -> None:
 def _adopt(
     engine: Engine, queue: QueueState, name: str, settings: dict[str, Any], created_ms: int, now_ms: int
 ) -> None:
-    """The true name and settings of a queue that damage had taken them from."""
+    """Restore the true name and settings of a queue whose definition was lost to damage."""
     engine.orphans.discard(queue.number)
     del engine.queues[queue.name]
     queue.name = name
     queue.created_ms = created_ms
     engine.add_queue(queue)
-    # How the messages lie depends on it; everything else can be set.
+    # The layout of its messages depends on `fifo`; everything else can be set.
     settings = {**settings, "fifo": queue.fifo}
     engine.apply_settings(queue, QueueSettings.from_json(settings), now_ms)
 
@@ -292,7 +296,7 @@ def _entry(
     properties: Properties | None,
     options: DeliveryOptions | None,
 ) -> Entry:
-    """What is on disk is not kept in memory too."""
+    """A body that is on disk is not kept in memory too."""
     if location:
         return Entry(seq, sent_ms, location, len(body), encoding, None, None, options)
     return Entry(seq, sent_ms, location, len(body), encoding, body, properties, options)

@@ -1,7 +1,7 @@
 """Exchanges and bindings: which queues a message goes to.
 
-The router knows queues only as names at the end of bindings: whether they exist is the caller's to
-check. Everything is kept in the order of binding, so the same calls always give the same answer.
+The router knows queues only as names at the end of bindings; the caller checks that they exist. Everything is
+kept in the order of binding, so the same calls always give the same answer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MAX_DEPTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A place to publish to. Replaced as a whole, never edited in place.
+    """An exchange. It is replaced as a whole, never edited in place.
 
-    `internal` is for whoever publishes to respect: `route` answers for every exchange, because
-    bindings and dead-lettering may lead to internal ones.
+    Publishers must respect `internal`. `route` works for every exchange, because bindings and dead-lettering
+    may lead to internal ones.
     """
 
     name: str
@@ -45,7 +45,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """From an exchange to a queue, or to another exchange. Two with other arguments are two."""
+    """From an exchange to a queue, or to another exchange.
+
+    Bindings with different arguments are different.
+    """
 
     source: str
     destination: str
@@ -60,7 +63,7 @@ class Binding:
 
 @dataclass(slots=True)
 class Removed:
-    """What went away, in the order it went."""
+    """The exchanges and bindings that were removed, in the order of removal."""
 
     bindings: list[Binding] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
@@ -78,7 +81,7 @@ class ExchangeRouter:
 
     def _reset(self) -> None:
         self._tables: dict[str, _BindingTable] = {x.name: _TABLES[x.kind](x) for x in PREDECLARED}
-        # Bindings are numbered as they come: that number is the order of every answer.
+        # Bindings are numbered as they are made. The number is the order of every answer.
         self._numbers: dict[Binding, int] = {}
         self._arrivals: dict[tuple[bool, str], dict[int, Binding]] = {}
         self._next = 1
@@ -86,7 +89,7 @@ class ExchangeRouter:
         self._room = self._cache_bytes
 
     def declare(self, exchange: Exchange) -> bool:
-        """True if it is new, False if it was there. Raises InvalidSetting if it was there otherwise."""
+        """True if it is new, False if it exists. Raises InvalidSetting if it exists with other properties."""
         if exchange.name not in self:
             if exchange.name.startswith("amq."):
                 raise InvalidSetting(f"exchange {exchange.name!r}: names with 'amq.' in front are reserved")
@@ -110,7 +113,10 @@ class ExchangeRouter:
         return removed
 
     def change(self, exchange: Exchange) -> Exchange:
-        """Another alternate or other arguments for one that is there, bindings and all. What it was."""
+        """Replace the alternate or the arguments of an existing exchange; bindings stay.
+
+        Returns the old one.
+        """
         before = self.get(exchange.name)
         if before in PREDECLARED or is_default(exchange.name):
             raise InvalidSetting(f"exchange {exchange.name!r} is always there and does not change")
@@ -121,7 +127,7 @@ class ExchangeRouter:
         return before
 
     def get(self, name: str) -> Exchange:
-        """Raises ExchangeNotFound; `name in router` asks without raising."""
+        """Raises ExchangeNotFound; `name in router` tests without raising."""
         table = self._tables.get(name)
         if table is not None:
             return table.exchange
@@ -152,7 +158,10 @@ class ExchangeRouter:
         return True
 
     def unbind(self, binding: Binding) -> Removed:
-        """Nothing if it was not there. An auto-delete exchange goes with the last binding from it."""
+        """Empty if there was no such binding.
+
+        An auto-delete exchange is removed with the last binding from it.
+        """
         removed = Removed()
         if binding in self._numbers:
             self._unlink([binding], removed)
@@ -168,7 +177,7 @@ class ExchangeRouter:
         return list(self._numbers)
 
     def drop_queue(self, name: str) -> Removed:
-        """Remove all bindings to a queue that is gone, and the auto-delete exchanges this empties."""
+        """Remove all bindings to a deleted queue, and auto-delete exchanges that have none left."""
         removed = Removed()
         self._unlink(list(self._arrivals.get((False, name), {}).values()), removed)
         return removed
@@ -178,8 +187,8 @@ class ExchangeRouter:
     ) -> list[str]:
         """The queues for a message: each once, nearest first, then in the order of binding.
 
-        Of an info the attributes are looked at, and only where an exchange asks for them.
-        An account's default exchange leads to its queue named `key`, whether or not there is one.
+        Of properties only the attributes are read, and only if an exchange needs them. An account's default
+        exchange leads to its queue named `key`, whether or not that queue exists.
         """
         if (not exchange or exchange[-1] == "/") and is_default(exchange):
             return [_queue_by_name(exchange, key)]
@@ -193,7 +202,10 @@ class ExchangeRouter:
         return self._walk(exchange, key, headers)
 
     def fixed_route(self, exchange: str, key: str) -> list[str] | None:
-        """The same for every message of this key; None if headers have a say, or there is no exchange."""
+        """The route of every message with this key.
+
+        None if it depends on headers, or without such an exchange.
+        """
         try:
             names = self.route(exchange, key)
         except ExchangeNotFound:
@@ -203,7 +215,7 @@ class ExchangeRouter:
         return names if key in self._known.get(exchange, ()) else None
 
     def dump(self) -> dict[str, Any]:
-        """Everything but the predeclared exchanges, as values that JSON can hold."""
+        """Everything except the predeclared exchanges, as values that JSON can hold."""
         return {
             "exchanges": [
                 {"name": x.name}
@@ -225,7 +237,7 @@ class ExchangeRouter:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Become what `dump` saw; nothing of before remains."""
+        """Replace the whole state by one from `dump`."""
         exchanges = [Exchange(**x | {"arguments": _unpack_map(x["arguments"])}) for x in state["exchanges"]]
         bindings = [Binding(**b | {"arguments": _unpack_map(b["arguments"])}) for b in state["bindings"]]
         self._reset()
@@ -236,7 +248,7 @@ class ExchangeRouter:
 
     def _walk(self, exchange: str, key: str, headers: Mapping[str, object] | Properties | None) -> list[str]:
         queues: dict[str, None] = {}
-        # Both grow while we walk: a list for the order, a set so that a cycle ends.
+        # Both grow during the walk: a list for the order, a set so that a cycle ends.
         path, seen = [exchange], {exchange}
         facts: Set[_Fact] | None = None
         for name in path:
@@ -245,7 +257,7 @@ class ExchangeRouter:
                 continue
             table = self._tables.get(name)
             if table is None:
-                continue  # an alternate nobody has declared: the message is simply not routed by it
+                continue  # an alternate that was not declared: it routes the message nowhere
             if isinstance(table, _Headers) and facts is None:
                 facts = _facts(headers.attributes if isinstance(headers, Properties) else headers or {})
             onward: list[str] = []
@@ -255,7 +267,8 @@ class ExchangeRouter:
                     onward.append(binding.destination)
                 else:
                     queues[binding.destination] = None
-            # Matching an exchange that leads nowhere is still a match: only its own alternate helps then.
+            # A match on an exchange that leads nowhere is still a match. Then only that exchange's own
+            # alternate applies.
             if not matched and table.exchange.alternate is not None:
                 onward.append(table.exchange.alternate)
             for following in onward:
@@ -263,15 +276,15 @@ class ExchangeRouter:
                     seen.add(following)
                     path.append(following)
         result = list(queues)
-        # Where headers had a say, the key alone does not decide the next time.
+        # Where headers were compared, the key alone does not decide the route.
         if facts is None:
             self._remember(exchange, key, result)
         return result.copy()
 
     def _remember(self, exchange: str, key: str, queues: list[str]) -> None:
-        # By size, not by count: one fanout to 10,000 queues weighs as much as 300 small routes, and
-        # a client may use a new key for each message. Starting afresh costs a busy key one walk in
-        # many thousands, and saves the bookkeeping of every hit that an LRU would need.
+        # Bounded by size, not by count: one fanout to 10,000 queues weighs as much as 300 small routes, and a
+        # client may use a new key for each message. Clearing the cache costs a busy key one walk in many
+        # thousands. An LRU would cost bookkeeping at every hit.
         if self._room <= 0:
             self._forget_routes()
         self._room -= 250 + len(key) + 8 * len(queues)
@@ -282,16 +295,16 @@ class ExchangeRouter:
         self._room = self._cache_bytes
 
     def _take(self, name: str, removed: Removed) -> list[Binding]:
-        """Take out one exchange; answers the bindings that hang loose without it."""
+        """Remove one exchange. Returns the bindings from and to it, which the caller removes."""
         table = self._tables.pop(name)
         removed.exchanges.append(table.exchange)
         return [*table.bindings.values(), *self._arrivals.get((True, name), {}).values()]
 
     def _unlink(self, loose: list[Binding], removed: Removed) -> None:
-        for binding in loose:  # grows as exchanges follow their last binding
+        for binding in loose:  # grows: an exchange is removed with its last binding
             number = self._numbers.pop(binding, None)
             if number is None:
-                continue  # it hung between two exchanges that both went
+                continue  # removed already: it joined two exchanges that are both removed
             removed.bindings.append(binding)
             where = binding.to_exchange, binding.destination
             del self._arrivals[where][number]
@@ -306,22 +319,22 @@ class ExchangeRouter:
 
 
 def is_default(exchange: str) -> bool:
-    """Whether it is the exchange of an account that reaches each of its queues by name: "" or "@account/"."""
+    """Whether it is an account's default exchange, which reaches each queue by name: "" or "@account/"."""
     return not exchange or (
         exchange[0] == "@" and len(exchange) > 2 and exchange.find("/") == len(exchange) - 1
     )
 
 
 def _queue_by_name(default_exchange: str, key: str) -> str:
-    # A key that looks like a queue of another account must not lead there.
+    # A key that looks like a queue of another account must not lead to that queue.
     return default_exchange + key if default_exchange else qualified_name(DEFAULT_ACCOUNT, key)
 
 
-# How each kind of exchange chooses among its bindings. -----------------------------------------
+# How each exchange type chooses among its bindings. --------------------------------------------
 
 
 class _BindingTable:
-    """An exchange and its bindings by number. As it stands, all of them match: a fanout."""
+    """An exchange and its bindings by number. In this base class all of them match: a fanout."""
 
     __slots__ = ("bindings", "exchange")
 
@@ -372,10 +385,10 @@ class _TopicNode:
 
 
 class _Topic(_BindingTable):
-    """Patterns as a trie, walked with all places a key may have reached at once.
+    """Patterns as a trie, walked with the set of all nodes that a key may have reached.
 
-    That set is never larger than the trie, so no pattern of many `#` can make a key cost more
-    than its words times the trie. Trying one way after another would be exponential.
+    The set is never larger than the trie. So even with many `#` a key costs at most its words times the size
+    of the trie. Trying one path after another would be exponential.
     """
 
     __slots__ = ("_root",)
@@ -412,7 +425,7 @@ class _Topic(_BindingTable):
             for node in here:
                 if node.endless:
                     _reach(node, ahead)
-                # A key may itself contain `*` or `#`. As words they lead where the wildcard leads anyway.
+                # A key may itself contain `*` or `#`. As words they lead to the same nodes as the wildcards.
                 if word in node.following:
                     _reach(node.following[word], ahead)
                 if "*" in node.following:
@@ -430,13 +443,13 @@ def _words(key: str) -> list[str]:
 
 
 def _reach(node: _TopicNode | None, places: set[_TopicNode]) -> None:
-    """Who is at a node is behind its `#` too: no words are enough for it."""
+    """Add a node and the nodes behind its `#`, because `#` also matches no words."""
     while node is not None and node not in places:
         places.add(node)
         node = node.following.get("#")
 
 
-# A header with its value, or with None: the header is there, whatever its value.
+# A header with its value, or with None, which means that the header is present with any value.
 _Fact = tuple[str, bytes | float | str | None]
 
 
@@ -464,7 +477,7 @@ class _Headers(_BindingTable):
         del self._tests[number]
 
     def match(self, key: str, facts: Set[_Fact]) -> Collection[Binding]:
-        # So "all" of nothing matches every message, and "any" of nothing matches none.
+        # So "all" without conditions matches every message, and "any" without conditions matches none.
         return [
             self.bindings[number]
             for number, (every, wanted) in self._tests.items()
@@ -479,13 +492,14 @@ def _facts(headers: Mapping[str, object]) -> Set[_Fact]:
         try:
             facts.add((name, _comparable(value)))
         except InvalidSetting:
-            # No binding can hold such a value, so none can ask for it: that it is there is all we say.
+            # No binding can hold such a value, so no binding can test for it. Only the presence of the header
+            # counts.
             continue
     return facts
 
 
 def _comparable(value: object) -> bytes | float | str:
-    """Equal for equal header values: 1 and 1.0 are, also "a" and b"a"; 1, True and "1" are not."""
+    """Equal for equal header values: 1 and 1.0 are equal, also "a" and b"a"; 1, True and "1" are not."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes | bytearray):
@@ -495,13 +509,13 @@ def _comparable(value: object) -> bytes | float | str:
     return repr(_pack(value))
 
 
-# Arguments: any nesting of plain values, kept as our own copy. ---------------------------------
+# Arguments: any nesting of plain values, copied. -----------------------------------------------
 
 
 def _own_arguments(value: Exchange | Binding) -> None:
-    """Copy the arguments, and make their text part of what the value is.
+    """Copy the arguments, and make their text part of the value's identity.
 
-    By text because a mapping has no hash, and because Python takes 1, 1.0 and True for the same.
+    The text is used because a mapping has no hash, and because 1, 1.0 and True are equal in Python.
     """
     packed = _pack_map(value.arguments)
     object.__setattr__(value, "arguments", _unpack_map(packed))
@@ -509,7 +523,7 @@ def _own_arguments(value: Exchange | Binding) -> None:
 
 
 def _pack_map(values: Mapping[str, object], depth: int = 0) -> dict[str, object]:
-    """In the order of names, so that equal arguments make equal texts."""
+    """In the order of names, so that equal arguments have equal texts."""
     for name in values:
         if not isinstance(name, str):
             raise InvalidSetting(f"arguments are named by text, not by {name!r}")
@@ -517,10 +531,10 @@ def _pack_map(values: Mapping[str, object], depth: int = 0) -> dict[str, object]
 
 
 def _pack(value: object, depth: int = 0) -> object:
-    """What JSON has stays as it is, anything else is an object with one name that says what it is."""
+    """Values that JSON has stay as they are. Any other becomes an object with one name, which is its type."""
     if value is None or isinstance(value, bool):
         return value
-    # Of a subclass (an enum, say) only the plain value counts: that is what comes back after a restart.
+    # Of a subclass (an enum, for example) only the plain value counts: that is the value after a restart.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):

@@ -18,7 +18,7 @@ from .records import (
     DEAD_REJECTED,
 )
 
-REJECTING_OVERFLOWS = ("reject", "reject-dead-letter")  # kinds of overflow that let nothing in
+REJECTING_OVERFLOWS = ("reject", "reject-dead-letter")  # overflow policies that reject new messages
 
 MAX_TIME_MS = 1 << 61
 
@@ -34,7 +34,7 @@ def own_seq(id_prefix: str, message_id: str) -> int:
 
 
 def with_options(entry: Entry, options: DeliveryOptions) -> Entry:
-    """The same message with other engine data; what is on disk is not kept in memory too."""
+    """The same message with other delivery options. A body that is on disk is not kept in memory too."""
     if entry.location:
         return Entry(
             entry.seq, entry.sent_ms, entry.location, entry.size, entry.encoding, None, None, options
@@ -52,13 +52,13 @@ def with_options(entry: Entry, options: DeliveryOptions) -> Entry:
 
 
 def _own_route(queue: QueueState) -> tuple[str, str]:
-    """How a message comes that was published straight to a queue: default exchange and the queue's name."""
+    """The route of a message published directly to a queue: default exchange and the queue's name."""
     account, name = split_name(queue.name)
     return qualified_name(account, ""), name
 
 
 def dead_letter_route(queue: QueueState, options: DeliveryOptions | None) -> tuple[str, str] | None:
-    """Exchange and key with which a message of this queue goes to the dead letters; None: straight."""
+    """Exchange and key for dead letters of this queue; None: directly to the queue."""
     settings = queue.settings
     if settings.dead_letter_exchange is None:
         return None
@@ -70,7 +70,7 @@ def dead_letter_route(queue: QueueState, options: DeliveryOptions | None) -> tup
 
 
 def route_before(queue: QueueState, death: DeadLetterEvent) -> tuple[str, str] | None:
-    """How a message had come to this queue before it died there."""
+    """The route by which a message came to this queue before it was dead-lettered there."""
     route = (death.exchange, death.key)
     return None if route in (("", ""), _own_route(queue)) else route
 
@@ -78,7 +78,7 @@ def route_before(queue: QueueState, death: DeadLetterEvent) -> tuple[str, str] |
 def add_dead_letter_event(
     queue: QueueState, options: DeliveryOptions, why: int, reason: str | None, now_ms: int
 ) -> tuple[DeadLetterEvent, ...]:
-    """The deaths with one more; an earlier one of this queue and kind becomes part of it."""
+    """The dead-letter events with one more. An earlier one of this queue and kind is merged into it."""
     kind = DEAD_LETTER_NAMES[why]
     times, first_ms = 1, now_ms
     others = []
@@ -104,9 +104,9 @@ def add_dead_letter_event(
 
 
 def would_loop(queue: QueueState, options: DeliveryOptions | None, target: QueueState, why: int) -> bool:
-    """Whether a message would come back to a queue it died in, and nobody rejected it on the way.
+    """Whether a message would return to a queue that dead-lettered it, without a rejection in between.
 
-    Such a circle turns by itself, for ever; one with a rejection in it is how a consumer tries again later.
+    Such a loop runs by itself for ever. A loop with a rejection in it is how a consumer retries later.
     """
     if why == DEAD_REJECTED:
         return False
@@ -115,9 +115,9 @@ def would_loop(queue: QueueState, options: DeliveryOptions | None, target: Queue
     kind = DEAD_LETTER_NAMES[why]
     for death in () if options is None else options.deaths:
         if death.queue == queue.name and death.kind == kind:
-            continue  # becomes part of the death that is just happening
+            continue  # is merged into the event that is happening now
         if death.kind in ("", DEAD_LETTER_NAMES[DEAD_REJECTED]):
-            return False  # one of unknown kind may have been a rejection: better a circle than a loss
+            return False  # an unknown kind may have been a rejection: a loop is better than a loss
         if death.queue == target.name:
             return True
     return False
@@ -138,7 +138,7 @@ def settings_differences(old: QueueSettings, new: QueueSettings) -> str:
 
 
 def is_expired(entry: Entry, horizon_ms: int, now_ms: int) -> bool:
-    """Past its own time to live or the queue's retention, which counts from when it was due."""
+    """Past its own TTL or the queue's retention, which counts from when it was due."""
     options = entry.options
     if options is None:
         return entry.sent_ms <= horizon_ms
@@ -148,7 +148,7 @@ def is_expired(entry: Entry, horizon_ms: int, now_ms: int) -> bool:
 
 
 def is_zero_ttl(entry: Entry, horizon_ms: int, now_ms: int) -> bool:
-    """Expires at the moment it becomes available, and that is now: a waiting consumer may still get it."""
+    """Whether it expires now, at the moment it becomes available: a waiting consumer may still get it."""
     options = entry.options
     if options is None or options.count or options.expires_ms != now_ms:
         return False

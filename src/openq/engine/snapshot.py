@@ -1,8 +1,8 @@
 """The whole state as bytes, and back.
 
-`freeze` is the only part that must not be disturbed: it copies references and is over in
-milliseconds, because entries and pages never change once they are queued. `encode` turns them into
-chunks at leisure. Bodies are not in it; they are on disk already, where each entry says.
+Only `freeze` needs an unchanging state. It copies references and takes milliseconds, because entries and
+pages never change once they are queued. `encode` turns them into chunks later. A snapshot holds no bodies:
+they are on disk already, at the location in each entry.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .records import pack_options, pack_value, unpack_options, unpack_value
 
 FORMATS = (1, 2)  # 2: delayed messages in pages
 
-_ENTRY = Struct("<QQQQBI")  # seq, sent, at, size, form, length of extra
-_LEASE = Struct("<QQQII")  # number, lent, until, count, length of consumer
+_ENTRY = Struct("<QQQQBI")  # seq, sent, location, size, encoding, length of options
+_LEASE = Struct("<QQQII")  # number, start of the lease, until, count, length of consumer
 _COLUMN = Struct("<BQ")  # type code or 0 for one value, value or count
 _U32 = Struct("<I")
-_SAME_OPTIONS = _U32.pack((1 << 32) - 1)  # as the number of extras in a page: one for all
+_SAME_OPTIONS = _U32.pack((1 << 32) - 1)  # in place of the number of options in a page: one for all
 
 
 class FrozenQueue:
@@ -99,7 +99,7 @@ class SegmentUsage:
 
 
 def oldest_segment(engine: Engine) -> int:
-    """The first segment that holds a live message; far beyond all if none does."""
+    """The first segment that holds a live message; far beyond all segments if none does."""
     locations: list[int] = []
     for queue in engine.queues.values():
         for entries, pages in queue.ready.freeze():
@@ -113,7 +113,7 @@ def oldest_segment(engine: Engine) -> int:
 
 
 def usage_of(frozen: FrozenState) -> SegmentUsage:
-    """What `encode` would count, without making its bytes."""
+    """The usage that `encode` would count, without making its bytes."""
     usage = SegmentUsage()
     for queue in frozen.queues:
         for loose, pages in queue.ready_lists:
@@ -194,13 +194,13 @@ def decode(chunks: Iterable[bytes], engine: Engine) -> int:
 
 
 def live_locations(chunks: Iterable[bytes]) -> Iterator[int]:
-    """Where the messages of a snapshot lie, without building the queues."""
+    """The locations of the messages of a snapshot, without building the queues."""
     fifo = False
     for chunk in chunks:
         kind, data = chunk[:1], chunk[1:]
         if kind == b"Q":
             fifo = QueueSettings.from_json(unpack_value(data)[2]).fifo
-        elif kind == b"R" or (kind == b"D" and not fifo):  # in a FIFO queue those delayed are among the ready
+        elif kind == b"R" or (kind == b"D" and not fifo):  # FIFO: delayed ones are among the ready
             yield from (entry.location for entry in _unpack_entries(data))
         elif kind == b"L":
             position = 0
@@ -260,7 +260,7 @@ def _load_ready(queue: QueueState, data: bytes) -> None:
 def _load_delayed(queue: QueueState, data: bytes) -> None:
     for entry in _unpack_entries(data):
         queue.delayed.add(entry, False)
-        if not queue.settings.fifo:  # there, it came with the ready ones already
+        if not queue.settings.fifo:  # in a FIFO queue, it came with the ready messages already
             _remember(queue, entry)
             queue.waiting_bytes += entry.size
 

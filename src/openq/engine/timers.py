@@ -12,7 +12,7 @@ from typing import Any
 # Kinds of timers: the first field of a payload. The queue follows, then:
 LEASE = 1  # sequences of messages in flight
 LEASES = 5  # a bucket of such sequences
-WAKE = 6  # nothing: waiters of the queue could not be served
+WAKE = 6  # nothing: waiters of the queue could not be served, try again
 DELAY = 2  # a sequence
 DELAYS = 7  # a bucket of sequences
 TTL = 3  # a sequence
@@ -30,10 +30,10 @@ class Timers:
         self._near: list[tuple[int, int, Any]] = []
         self._far: dict[int, list[tuple[int, Any]]] = {}
         self._buckets: list[int] = []  # heap of the keys of _far
-        self._opened = -1  # buckets up to here live in _near
+        self._opened = -1  # buckets up to here are in _near
         self._tie = 0
         self.next_ms = NEVER  # nothing is due before
-        self.size = 0  # armed and not yet come due, dead ones included
+        self.size = 0  # armed and not yet due, including timers that no longer matter
 
     def add(self, due_ms: int, payload: Any) -> None:
         self.size += 1
@@ -53,7 +53,7 @@ class Timers:
             self.next_ms = due_ms
 
     def due(self, now_ms: int, limit: int = 1 << 60) -> list[Any]:
-        """What has come due, in order of time; at most so many at once."""
+        """Payloads of the timers that are due, in order of time; at most `limit`."""
         near = self._near
         buckets = self._buckets
         while buckets and buckets[0] << _SHIFT <= now_ms:

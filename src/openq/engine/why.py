@@ -1,4 +1,4 @@
-"""Why a message is not being delivered. The words are the same whatever store keeps the queue."""
+"""Why a message is not being delivered. The words are the same for every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..model import Delivery, Entry
 
-MAX_AHEAD = 10_000  # so many are counted
+MAX_AHEAD = 10_000  # counting stops here
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,15 @@ class Why:
 
 
 class QueuePosition(NamedTuple):
-    """Where a message stands that is neither lent nor delayed itself."""
+    """The position of a message that is neither in flight nor delayed."""
 
     group_held: bool
     group_delayed: bool
-    ahead: int  # not more than `MOST_AHEAD`
+    ahead: int  # at most `MAX_AHEAD`
 
 
 def why_unavailable(entry: Entry, lease: Delivery | None, is_delayed: bool, now_ms: int) -> Why | None:
-    """Of a message that is lent or not due yet; None: it waits."""
+    """For a message that is in flight or not due yet; None: it is ready."""
     if lease is not None:
         holder = lease.consumer or "a consumer"
         if not lease.until_ms:
