@@ -1,1 +1,1 @@
-"""The bytes on disk."""
+"""The durable log on disk."""

@@ -1,12 +1,12 @@
-"""`journal/bounds`: the oldest and the newest segment of a journal, so that a removed one is missed.
+"""`journal/bounds`: the oldest and the newest segment of a journal, used to detect removed segments.
 
-In a directory a segment that was freed and one that somebody removed look the same. So the oldest segment
-to keep is recorded here, and synced, before any older one is freed; the newest is recorded after it has
-its name. Segments between the two that are not there were lost.
+A directory listing does not tell a freed segment from one that was removed by mistake. So the number of the
+oldest segment to keep is recorded here, and synced, before any older segment is freed. The newest segment is
+recorded after it got its name. A segment between the two that does not exist was lost.
 
-The file holds two slots of one sector each, written in turn: a torn write leaves the other slot. It has its
-full size from the beginning, so that segments can be freed on a full disk. A journal without the file makes
-no claim and is given one when it is opened.
+The file holds two slots of one sector each, written in turn: a torn write leaves the other slot intact. It
+has its full size from the beginning, so that segments can be freed on a full disk. A journal without the file
+makes no claim; the file is created when the journal is opened.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _unpack(data: bytes) -> Bounds | None:
 
 
 def read(io: DiskIo, directory: str) -> Bounds | None:
-    """What the newest intact slot says; None without one, which is no damage."""
+    """The content of the newest intact slot. None if there is no intact slot, which is not damage."""
     try:
         fd = io.open(os.path.join(directory, NAME), os.O_RDONLY)
     except OSError:
@@ -80,7 +80,7 @@ class BoundsFile:
         self._written: Bounds | None = None
 
     def adopt(self) -> None:
-        """Go on with the file that is there, if it is this journal's."""
+        """Continue with an existing file, if it belongs to this journal."""
         found = read(self._io, self._directory)
         if found is not None and found.salt == self._salt:
             try:
@@ -91,9 +91,10 @@ class BoundsFile:
                 self._written = found
 
     def record(self, oldest: int, first_block: int, newest: int) -> None:
-        """On disk when this returns; if that fails, the file is removed and makes no claim any more.
+        """Record the bounds; they are on disk when this returns. On failure the file is removed, so that it
+        makes no claim.
 
-        Raises OSError if even that fails: then nothing may be freed.
+        Raises OSError if the removal fails too: then no segment may be freed.
         """
         last = self._written
         if last is not None and (last.oldest, last.newest) == (oldest, newest):

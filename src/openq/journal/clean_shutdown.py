@@ -1,14 +1,15 @@
-"""`CLEAN`: whether the last process that had the directory closed its journal.
+"""`CLEAN`: whether the last process that used the directory closed its journal.
 
-Leases are not waited for, so a process that dies may have handed out messages of which the journal knows
-nothing. One that closes its journal leaves nothing unwritten, and says so here: it notes where the journal
-ends. The next process takes the note back, on disk, before it hands out anything. So a note that fits the end
-of the journal means that every delivery is known; anything else means that some may be missing.
+No caller waits for the record of a lease, so a process that dies may have delivered messages without a record
+in the journal. A process that closes its journal leaves nothing unwritten. It records this here, as a note
+with the location where the journal ends. The next process revokes the note, on disk, before its first
+delivery. So a note that matches the end of the journal means that every delivery is recorded; otherwise
+records of some deliveries may be missing.
 
-A clean end does not make up for an unclean one before it. So the note also carries a number of its owner's:
-up to which message deliveries may be missing from earlier ends.
+A clean shutdown does not make up for an earlier unclean one. So the note also carries a number for its owner:
+the message up to which records of deliveries may be missing from earlier shutdowns.
 
-The file keeps its size: taking the note back works on a full disk.
+The file keeps its size, so the note can be revoked on a full disk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _EMPTY = bytes(_RECORD.size)
 
 
 def consume(io: DiskIo, path: str, salt: int, end_location: int) -> int | None:
-    """Take the note back, durably. Its number if this journal was closed with this end, else None."""
+    """Revoke the note, durably. Returns its number if this journal was closed at this end, else None."""
     file = os.path.join(path, NAME)
     if not exists(io, file):
         return None
@@ -47,7 +48,7 @@ def consume(io: DiskIo, path: str, salt: int, end_location: int) -> int | None:
 
 
 def write(io: DiskIo, path: str, salt: int, end_location: int, number: int) -> None:
-    """Everything up to here is on disk, and nothing will be handed out any more. Raises OSError."""
+    """Record that everything up to here is on disk and that no more deliveries follow. Raises OSError."""
     file = os.path.join(path, NAME)
     is_new = not exists(io, file)
     fd = io.open(file, os.O_WRONLY | os.O_CREAT)

@@ -1,4 +1,4 @@
-"""Every system call of the storage layer, in one small object, so that a test can fail any of them."""
+"""Every system call of the storage layer, in one small object, so that a test can make any of them fail."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable
 log = logging.getLogger("openq.journal")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the system, not of the disk; it passes too
+NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # system limits, not disk limits; transient too
 TRANSIENT = NO_SPACE + NO_RESOURCES
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _ZEROS = 1 << 20
 
-# Not on every system; where it is missing fsync does more than is needed.
+# `fdatasync` does not exist on every system; `fsync`, used instead, does more than is needed.
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -73,7 +73,7 @@ class DiskIo:
 
 
 def write_all(io: DiskIo, fd: int, data: bytes | bytearray, offset: int) -> None:
-    """One pwrite; more only where the system wrote less than it was given."""
+    """Write with one pwrite, or with several if the system writes less than requested."""
     done = io.pwrite(fd, data, offset)
     if done == len(data):
         return
@@ -86,7 +86,7 @@ def write_all(io: DiskIo, fd: int, data: bytes | bytearray, offset: int) -> None
 
 
 def read_all(io: DiskIo, fd: int, size: int, offset: int) -> bytes:
-    """Up to `size` bytes; fewer only at the end of the file."""
+    """Read `size` bytes; fewer only at the end of the file."""
     data = io.pread(fd, size, offset)
     if len(data) == size or not data:
         return data
@@ -110,7 +110,7 @@ def exists(io: DiskIo, path: str) -> bool:
 
 
 def allocate(io: DiskIo, fd: int, size: int) -> None:
-    """Make sure that writing inside the first `size` bytes needs no more room on the disk."""
+    """Reserve disk space, so that writing inside the first `size` bytes needs no more of it."""
     try:
         io.fallocate(fd, size)
     except OSError as error:
@@ -122,7 +122,7 @@ def allocate(io: DiskIo, fd: int, size: int) -> None:
 
 
 def make_file(io: DiskIo, path: str, size: int, head: bytes = b"") -> int:
-    """A new file of `size` bytes, synced; its descriptor. On failure nothing is left behind."""
+    """Create a file of `size` bytes, synced, and return its descriptor. On failure no file is left behind."""
     fd = io.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         allocate(io, fd, size)
@@ -137,7 +137,7 @@ def make_file(io: DiskIo, path: str, size: int, head: bytes = b"") -> int:
 
 
 def close_quietly(io: DiskIo, fd: int) -> None:
-    """Where nothing depends on it any more: all that matters was synced, or an error is under way."""
+    """Close where the result does not matter: all data was synced, or another error is being raised."""
     try:
         io.close(fd)
     except OSError as error:
@@ -145,7 +145,7 @@ def close_quietly(io: DiskIo, fd: int) -> None:
 
 
 def unlink_quietly(io: DiskIo, path: str) -> None:
-    """For temporary files: one that stays is removed at the next start."""
+    """Remove a temporary file. If that fails, the file is removed at the next start."""
     try:
         io.unlink(path)
     except OSError as error:

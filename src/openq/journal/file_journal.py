@@ -59,16 +59,16 @@ _frame = FRAME.unpack_from
 
 
 class Journal(GroupCommitWriter):
-    """An append-only log of records, each with a location that only grows; 0 is none.
+    """An append-only log of records. Each record has a location; locations only grow, and 0 means none.
 
-    `lock` guards the engine and `append` alike: what the engine decides and what the journal records happen
-    in the same order. No method writes or syncs while it is held.
+    `lock` guards both the engine and `append`, so that decisions of the engine and records of the journal
+    have the same order. No method writes or syncs while the lock is held.
 
     With the lock held: `append` (returns the location), `after_commit` (calls back without the lock once all
-    appended so far is durable, or `error` is set), `after_commit_of` (the same for a record in the commit
-    under way), `can_publish` (False when only the reserve for acks is left on the disk). Without it: `wait`
-    (returns once the record is durable; raises JournalFailed), `read`, `read_many`, `replay`, `segments`,
-    `index`, `drop_before`, `close`. Either way: `flush` (asks for a commit, does not wait).
+    records appended so far are durable, or `error` is set), `after_commit_of` (the same for a record in the
+    commit under way), `can_publish` (False when only the reserve for acks is left on the disk). Without the
+    lock: `wait` (returns once the record is durable; raises JournalFailed), `read`, `read_many`, `replay`,
+    `segments`, `index`, `drop_before`, `close`. Either way: `flush` (requests a commit, does not wait).
 
     Every record before `durable_location` is on disk. `error` is set once, for good, by the first write or
     sync that failed. `first_record`, if set, makes the first record of each new segment.
@@ -112,7 +112,7 @@ class Journal(GroupCommitWriter):
                 self._resume(found)
                 self._bounds.adopt()
             self._record_bounds()
-            # What the last process that closed the journal left here; None if the last one did not close it.
+            # The number that the last process left when it closed the journal; None if it did not close it.
             self.clean_number = (
                 clean_shutdown.consume(io, self.path, salt, self.end_location) if found is not None else 0
             )
@@ -129,7 +129,7 @@ class Journal(GroupCommitWriter):
             raise
         self._folder_lock = folder_lock
         self._on_damage: Callable[[JournalDamaged], None] | None = None
-        self._unreported_damage: list[JournalDamaged] = []  # before anybody asked to be told
+        self._unreported_damage: list[JournalDamaged] = []  # found before a callback was registered
         self._rows_of = rows_of or engine_rows
         self._reader = RecordReader(io, salt, self._path_of)
         self._dropping = Lock()
@@ -141,7 +141,7 @@ class Journal(GroupCommitWriter):
         self._preparer.start()
 
     def _create(self) -> None:
-        """The first segment. The folders above are new too: their entries need a sync as well."""
+        """Create the first segment. The parent folders are new too, so their entries need a sync as well."""
         segment = SegmentFile(1, segment_path(self.directory, 1), self._next_size)
         segment.first_block = 1
         spare = self._pool.make(self._next_size)
@@ -174,22 +174,22 @@ class Journal(GroupCommitWriter):
         self._pool.adopt_reserve()
         self._start(segment, found.end, found.next_block)
         if found.headers[-1].from_reserve:
-            # The disk was full: until there is another reserve, this one is kept for acks.
+            # The disk was full: this segment is kept for acks until there is another reserve.
             segment.spare = SpareSegment(segment.path, segment.fd, segment.size, is_reserve=True)
             self._pool.full = True
             self._pool.refill(self._next_size)
 
     @property
     def io(self) -> DiskIo:
-        """The disk beneath, for what is stored beside the journal."""
+        """The disk access of the journal, for files that are stored beside it."""
         return self._io
 
     def announce(self, url: str) -> None:
-        """Tell those who find the folder taken how to connect to this process instead."""
+        """Publish the URL of this process, for processes that find the folder in use."""
         self._folder_lock.announce(url)
 
     def on_damage(self, callback: Callable[[JournalDamaged], None]) -> None:
-        """Tell of damage that is met in the background, where nobody gets an error for it."""
+        """Register a callback for damage found in the background, where no caller gets an error for it."""
         self._on_damage = callback
         met, self._unreported_damage = self._unreported_damage, []
         for error in met:
@@ -204,7 +204,7 @@ class Journal(GroupCommitWriter):
     # -- reading: without the lock
 
     def clear_cache(self) -> None:
-        """Free the memory that is kept for reading."""
+        """Free the memory of the read cache."""
         self._reader.clear_cache()
 
     def read(self, location: int) -> bytes:
@@ -215,7 +215,7 @@ class Journal(GroupCommitWriter):
         try:
             return self._reader.read(location)
         except JournalDamaged:
-            self._path_of(segment_of(location))  # dropped meanwhile: that is no damage
+            self._path_of(segment_of(location))  # raises if dropped meanwhile, which is not damage
             raise
         except OSError as error:
             raise unreadable(self._path_of(segment_of(location)), offset_of(location), error) from error
@@ -231,7 +231,7 @@ class Journal(GroupCommitWriter):
             self._path_of(segment_of(min(locations)))
             raise
         except OSError:
-            return [self.read(location) for location in locations]  # one by one, to tell which
+            return [self.read(location) for location in locations]  # one by one, to find the damaged one
 
     def _read_live(self, location: int) -> bytes | None:
         for block in self._live:
@@ -252,7 +252,7 @@ class Journal(GroupCommitWriter):
     def replay(
         self, start_location: int = 0, damaged: Callable[[JournalDamaged], None] | None = None
     ) -> Iterator[tuple[int, bytes]]:
-        """Every record from `start_at` on. Damage is raised, or told to `damaged` and skipped."""
+        """Every record from `start_at` on. Damage is raised, or passed to `damaged` and skipped."""
         with self.lock:
             end_location = self.durable_location
             segments = [s for s in self._segments.values() if s.number <= segment_of(end_location)]
@@ -281,7 +281,7 @@ class Journal(GroupCommitWriter):
             try:
                 fd = self._io.open(segment.path, os.O_RDONLY)
             except FileNotFoundError:
-                self._path_of(segment.number)  # dropped meanwhile: raises
+                self._path_of(segment.number)  # raises if dropped meanwhile
                 raise
             scan = SegmentScan(self._io, fd, segment.number, self._salt, segment.first_block)
             next_first = None if segment is last else following.first_block
@@ -307,12 +307,12 @@ class Journal(GroupCommitWriter):
         next_first: int | None,
         damaged: Callable[[JournalDamaged], None] | None,
     ) -> Iterator[Block]:
-        """Up to `stop`, or else up to the next segment. Damage is raised, or told and skipped."""
+        """The blocks up to `stop`, or up to the next segment. Damage is raised, or reported and skipped."""
 
         def is_damage() -> bool:
             if scan.offset >= stop if stop is not None else scan.next_number == next_first:
                 return False
-            self._path_of(segment.number)  # its file may have been dropped and used again
+            self._path_of(segment.number)  # its file may have been dropped and recycled
             if next_first is not None:
                 error = damaged_end(segment.path, scan, next_first)
             else:
@@ -334,10 +334,10 @@ class Journal(GroupCommitWriter):
         ]
 
     def index(self, number: int, damaged: Callable[[JournalDamaged], None] | None = None) -> SegmentIndex:
-        """The messages of a segment. Raises HistoryUnavailable when it is not kept.
+        """The messages of a segment. Raises HistoryUnavailable when the segment is not kept.
 
-        That of the current segment is made anew each time and covers what is durable by now. Damage is
-        raised, or told to `damaged` and left out.
+        The index of the current segment is rebuilt by each call and covers the records that are durable by
+        then. Damage is raised, or passed to `damaged` and left out.
         """
         path = self._path_of(number)
         segment = self._segments.get(number)
@@ -357,12 +357,13 @@ class Journal(GroupCommitWriter):
         try:
             fd = self._io.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            self._path_of(number)  # dropped meanwhile: raises
+            self._path_of(number)  # raises if dropped meanwhile
             raise
         scan = SegmentScan(self._io, fd, number, self._salt, first_block)
         try:
             end_location = self.durable_location
-            # Not for a sealed one: for a moment the next segment is known and durable_at still in this.
+            # False for a sealed segment: for a moment the next segment is known while `durable_location` is
+            # still in this one.
             current = following is None and segment_of(end_location) == number
             stop = offset_of(end_location) - BLOCK_BYTES if current else None
             if segment is not None and (following is not None or (current and damaged is not None)):
@@ -378,25 +379,27 @@ class Journal(GroupCommitWriter):
         return index
 
     def _pause(self) -> None:
-        """An index is built beside the traffic: whoever waits for the interpreter goes first."""
+        """Yield to other threads that wait for the interpreter: an index is built beside the traffic."""
         if self._closing:
             raise Closed()
         time.sleep(0)
 
     def _prepare_segments(self) -> float | None:
-        """The keeper's duty: what the writer will need first, then one sidecar at a time."""
+        """The task of the preparer thread: first the files that the writer will need, then one sidecar at a
+        time."""
         again = super()._prepare_segments()
         with self._dropping:
             self._record_bounds()
         for segment in self._segments.values():
             if segment.number < self._writing.number and not segment.indexed:
-                segment.indexed = True  # also when it fails: `index` tries again when it is asked for
+                segment.indexed = True  # also on failure: `index` tries again on request
                 self._make_sidecar(segment)
                 return 0.0
         return again
 
     def _record_bounds(self) -> None:
-        """Serves to miss a segment later. Without it the journal is no worse, so a failure is only logged."""
+        """Record the bounds, which serve to detect a missing segment later. The journal works without them,
+        so a failure is only logged."""
         oldest = next(iter(self._segments.values()))
         try:
             self._bounds.record(oldest.number, oldest.first_block, self._writing.number)
@@ -425,9 +428,10 @@ class Journal(GroupCommitWriter):
         segment.first_ms, segment.last_ms = index.first_ms, index.last_ms
 
     def drop_before(self, segment_number: int) -> int:
-        """The oldest first, each with its own directory sync: a crash leaves a suffix without gaps.
+        """Drop the segments before this one, oldest first, each with its own directory sync: a crash leaves a
+        suffix without gaps.
 
-        A failure is logged and ends it; what is left is dropped next time.
+        A failure is logged and ends the call; the remaining segments are dropped next time.
         """
         dropped = 0
         with self._dropping:
@@ -436,7 +440,8 @@ class Journal(GroupCommitWriter):
             if first is None or first is next(iter(self._segments.values())) or self._drop_failed:
                 return 0
             try:
-                # Before the first is gone: a crash must not make a freed segment look like a lost one.
+                # Recorded before the first segment is removed: a crash must not make a freed segment look
+                # lost.
                 self._bounds.record(first.number, first.first_block, newest)
             except OSError as error:
                 log.warning("nothing is dropped: %s", error)
@@ -469,12 +474,13 @@ class Journal(GroupCommitWriter):
         try:
             self._io.fsync_dir(self.directory)
         except OSError as error:
-            # Whether it is gone is unknown; dropping later ones could leave a gap. A restart knows.
+            # It is unknown whether the removal is on disk; dropping later segments could leave a gap. A
+            # restart finds out.
             log.warning("cannot sync %s: %s", self.directory, error)
             self._drop_failed = True
         return True
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
         with self.lock:
@@ -486,7 +492,7 @@ class Journal(GroupCommitWriter):
             self._writer.join()
         with self._ending:
             if not self._ended:
-                # All this can be repeated: closing again ends what was interrupted.
+                # Every step can be repeated: closing again completes an interrupted close.
                 _journals.discard(self)
                 self._preparer.stop()
                 self._bounds.close()
@@ -509,7 +515,8 @@ class Journal(GroupCommitWriter):
                 log.warning("%s is closed, but that cannot be noted: %s", self.path, error)
 
     def _after_fork(self) -> None:
-        """In a forked child: two processes must not write the same files. The parent goes on unharmed."""
+        """In a forked child: stop using the files, which two processes must not write. The parent is not
+        affected."""
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
         self.error = JournalFailed("this process was forked from the one that opened the journal")
         self._room = -1
@@ -530,7 +537,7 @@ os.register_at_fork(after_in_child=_disable_in_child)
 
 
 def _open_failure_text(path: str, error: OSError) -> str:
-    """Why a directory cannot be used for a journal, and what to do."""
+    """Why a directory cannot be used for a journal, and how to fix it."""
     if error.errno in _FORBIDDEN:
         return (
             f"no permission to write {error.filename or path} ({error.strerror}); "

@@ -6,8 +6,8 @@ from threading import Lock
 
 
 class WakeFlag:
-    """One bare lock: released means raised. A third of the cost of `threading.Event`, which has a
-    condition with a list of waiters inside; here only one thread ever waits."""
+    """A flag made of one bare lock: released means set. It costs a third of `threading.Event`, which contains
+    a condition with a list of waiters; here only one thread ever waits."""
 
     __slots__ = ("_lock",)
 
@@ -21,8 +21,8 @@ class WakeFlag:
             try:
                 self._lock.release()
             except RuntimeError:
-                pass  # another thread was faster
+                pass  # another thread has set it first
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is raised, and lower it. False when the time is over."""
+        """Wait until the flag is set, and clear it. False on timeout."""
         return self._lock.acquire(timeout=-1 if seconds is None else seconds)

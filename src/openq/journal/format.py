@@ -1,14 +1,14 @@
-"""The bytes of a segment file: header, blocks, frames. Pure: no file is opened here.
+"""The bytes of a segment file: header, blocks, frames. Pure: this module opens no file.
 
     segment = header (64 bytes), block, block, ...
     block   = header (32 bytes), frame, frame, ...       one block per commit
     frame   = length, back, the record's bytes
 
-All integers are little endian. A location (`at`) is `segment number << 32 | offset of the frame`.
+All integers are little endian. A location is `segment number << 32 | offset of the frame`.
 
-A block's checksum starts from the journal's salt and the block's own offset, and covers the block and
-segment numbers. So neither the old content of a recycled file, nor a copy of a block elsewhere, nor
-user data made to look like one can pass as a block: each is valid in one place of one journal only.
+A block's checksum starts from the journal's salt and the block's own offset, and covers the block and segment
+numbers. So each block is valid in one place of one journal only. The old content of a recycled file, a copy
+of a block elsewhere, or user data made to look like a block does not pass as one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK_MAGIC_BYTES = BLOCK_MAGIC.to_bytes(4, "little")
 _HEADER = Struct("<8sIIQQQQQI4x")
 HEADER_BYTES = _HEADER.size
 _HEADER_CRC_AT = 12
-_FROM_RESERVE = 1  # a flag; those unknown are ignored
+_FROM_RESERVE = 1  # a flag; unknown flags are ignored
 
 # magic, crc, payload length, record count, block number, segment number
 _BLOCK = Struct("<IIIIQQ")
@@ -36,10 +36,10 @@ _BLOCK_CRC_FROM = 8
 
 FRAME = Struct("<II")  # length, distance back to the block's start
 FRAME_BYTES = FRAME.size
-ITEM = 0x8000_0000  # set in `back`: an item inside a record, the rest leads to the record's frame
+ITEM = 0x8000_0000  # set in `back`: an item inside a record; the other bits lead to the record's frame
 MAX_BLOCK = 0x7FFF_FFFF
 
-_HOLE = Struct("<Q")  # payload of a block without records: the last block number it stands for
+_HOLE = Struct("<Q")  # payload of a block without records: the last block number it replaces
 _SEED = Struct("<QQ")
 
 
@@ -50,7 +50,7 @@ class SegmentHeader:
     first_block: int
     size: int
     salt: int
-    from_reserve: bool = False  # its room is meant for acks, not for publishing
+    from_reserve: bool = False  # its space is meant for acks, not for publishing
 
     def pack(self) -> bytes:
         flags = _FROM_RESERVE if self.from_reserve else 0
@@ -61,7 +61,7 @@ class SegmentHeader:
 
 
 class BadHeader(Exception):
-    """The first 64 bytes of a file are no segment header of ours; the text says why."""
+    """The first 64 bytes of a file are not a valid segment header; the text gives the reason."""
 
 
 def unpack_header(data: bytes) -> SegmentHeader:
@@ -73,7 +73,7 @@ def unpack_header(data: bytes) -> SegmentHeader:
         raise BadHeader("this is no OpenQ segment (wrong magic)")
     if crc32(data[:_HEADER_CRC_AT] + bytes(4) + data[_HEADER_CRC_AT + 4 :]) != crc:
         raise BadHeader("the header does not match its checksum")
-    # After the checksum: only a header that is whole can say which version wrote it.
+    # Checked after the checksum: only an intact header states reliably which version wrote it.
     if version != VERSION:
         raise BadHeader(f"format version {version}, this program knows {VERSION}")
     return SegmentHeader(number, created_ms, first_block, size, salt, bool(flags & _FROM_RESERVE))
@@ -81,7 +81,7 @@ def unpack_header(data: bytes) -> SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class BlockHead:
-    """What a block header claims, before its checksum has been looked at."""
+    """The fields of a block header, before its checksum is verified."""
 
     crc: int
     length: int
@@ -95,7 +95,7 @@ def seed(salt: int, offset: int) -> int:
 
 
 def seal_block(buffer: bytearray, salt: int, offset: int, count: int, number: int, segment: int) -> None:
-    """Fill in the header of a block whose frames are complete; `buffer` begins with 32 spare bytes."""
+    """Fill in the header of a block whose frames are complete; `buffer` begins with 32 unused bytes."""
     _BLOCK.pack_into(buffer, 0, BLOCK_MAGIC, 0, len(buffer) - BLOCK_BYTES, count, number, segment)
     with memoryview(buffer) as view:
         crc = crc32(view[_BLOCK_CRC_FROM:], seed(salt, offset))
@@ -103,7 +103,7 @@ def seal_block(buffer: bytearray, salt: int, offset: int, count: int, number: in
 
 
 def block_head(data: bytes | memoryview, pos: int) -> BlockHead | None:
-    """The claims of the header at `pos`, or None when no block begins there."""
+    """The header fields at `pos`, or None when no block begins there."""
     if pos < 0 or len(data) - pos < BLOCK_BYTES:
         return None
     magic, crc, length, count, number, segment = _BLOCK.unpack_from(data, pos)
@@ -113,7 +113,7 @@ def block_head(data: bytes | memoryview, pos: int) -> BlockHead | None:
 
 
 def verify(data: bytes | memoryview, pos: int, head: BlockHead, salt: int, offset: int) -> bool:
-    """Whether the whole block at `pos` (file offset `offset`) is there and matches its checksum."""
+    """Whether the block at `pos` (file offset `offset`) is complete and matches its checksum."""
     end = pos + BLOCK_BYTES + head.length
     if end > len(data):
         return False
@@ -122,7 +122,7 @@ def verify(data: bytes | memoryview, pos: int, head: BlockHead, salt: int, offse
 
 
 def begin_verify(data: bytes, salt: int, offset: int) -> int:
-    """Start a checksum over a block too large to hold: `data` is its beginning, header included."""
+    """Start the checksum of a block too large for memory: `data` is its beginning, header included."""
     return crc32(data[_BLOCK_CRC_FROM:], seed(salt, offset))
 
 
@@ -137,7 +137,7 @@ def frames(data: bytes, pos: int, end: int, base: int) -> Iterator[tuple[int, by
 
 
 def hole(size: int, salt: int, offset: int, first: int, last: int, segment: int) -> bytes:
-    """A block without records, `size` bytes long in all, standing for the lost blocks first..last."""
+    """A block without records, `size` bytes long in total, that replaces the lost blocks first..last."""
     buffer = bytearray(size)
     _HOLE.pack_into(buffer, BLOCK_BYTES, last)
     seal_block(buffer, salt, offset, 0, first, segment)
@@ -148,7 +148,8 @@ HOLE_BYTES = BLOCK_BYTES + _HOLE.size
 
 
 def last_number(data: bytes | memoryview, pos: int, head: BlockHead) -> int:
-    """The number after which the next block's comes: a hole stands for several."""
+    """The last block number that this block covers (a hole covers several); the next block has the number
+    after it."""
     if head.count or head.length < _HOLE.size:
         return head.number
     last: int = _HOLE.unpack_from(data, pos + BLOCK_BYTES)[0]

@@ -1,7 +1,7 @@
 """The sidecar of a segment: one fixed-width row per message that a record touches.
 
-A sidecar is derived from its segment and can be deleted at any time: it is built again. It is what
-makes "from this time on" and "where is message 4711" cheap without reading the segment.
+A sidecar is derived from its segment. It can be deleted at any time and is then rebuilt. It makes lookups by
+time and by message number cheap, without reading the segment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RowsOf = Callable[[bytes, int], bytes]
 MAGIC = b"OQIX"
 VERSION = 1
 _HEADER = Struct("<4sIII")  # magic, version, rows, crc
-_ROW = Struct("<QQIIIBBH")  # sequence, time_ms, queue, offset, length, kind, flags, nothing
+_ROW = Struct("<QQIIIBBH")  # sequence, time_ms, queue, offset, length, kind, flags, unused
 _SEQ = Struct("<Q")
 _PAUSE_EVERY = 200
 
@@ -55,7 +55,7 @@ class SegmentIndex:
         return self.times[-1] if self.count else None
 
     def rows_for_seq(self, seq: int) -> list[int]:
-        """The rows of a sequence number, in any queue: a search for its bytes, 50 times a loop's speed."""
+        """The rows of a sequence number, in any queue. Searches for its bytes, 50 times as fast as a loop."""
         found = []
         packed = _SEQ.pack(seq)
         pos = self.rows.find(packed)
@@ -63,12 +63,12 @@ class SegmentIndex:
             row, rest = divmod(pos, _ROW.size)
             if rest == 0:
                 found.append(row)
-            # The next possible place is the next row's beginning.
+            # The next possible position is the beginning of the next row.
             pos = self.rows.find(packed, (row + 1) * _ROW.size)
         return found
 
     def first_at_or_after(self, time_ms: int) -> int:
-        """The first row of that time or later; `count` when there is none."""
+        """The first row with this time or a later one; `count` when there is none."""
         return bisect_left(self.times, time_ms)
 
 
@@ -77,14 +77,14 @@ def index_path(segment_path: str) -> str:
 
 
 def engine_rows(record: bytes, offset: int) -> bytes:
-    # Imported late: whoever only copies or checks files needs no engine.
+    # Imported late: code that only copies or checks files needs no engine.
     from openq.engine.records import index_rows
 
     return index_rows(record, offset)
 
 
 def build(blocks: Iterable[Block], rows_of: RowsOf, pause: Callable[[], None] | None = None) -> SegmentIndex:
-    """From the blocks themselves, as far as they go."""
+    """Build the index from the blocks, as far as they can be read."""
     rows = bytearray()
     since = odd = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Looking through a whole journal without changing it: every block, every damaged place."""
+"""Inspect a whole journal without changing it: every block, every damaged place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from openq.journal.format import (
 from openq.journal.pool import RESERVE, TEMPORARY
 from openq.journal.scan import Block, SegmentScan, numbers_in, read_header, segment_path
 
-# What can be wrong with a place, in the words of the report.
+# The kinds of damage, as worded in the report.
 HEADER = "bad header"
 BLOCKS = "unreadable blocks"
 TAIL = "unreadable end of a segment"
@@ -39,10 +39,10 @@ SIDECAR = ".idx"
 
 @dataclass(frozen=True, slots=True)
 class JournalDamage:
-    """A damaged place. Of the blocks first_block..last_block nothing can be read (none: last < first).
+    """A damaged place. The blocks first_block..last_block are unreadable (none if last < first).
 
-    `messages` is how many were published there at most, `waiting` how many of the messages there were not
-    yet settled when the newest snapshot was made; None where nothing tells.
+    `messages` is the maximum number of messages published there. `waiting` is the number of messages there
+    that were not settled when the newest snapshot was made. Both are None where unknown.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class JournalDamage:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """A block that was being written when the process or machine stopped. Opening cuts it: no damage."""
+    """A block that was being written when the process or machine stopped. Opening cuts it off: not damage."""
 
     file: str
     offset: int
@@ -73,14 +73,14 @@ class FoundBlock:
 
 
 class _SegmentCandidate:
-    """A file of the folder that is, or may be, a segment."""
+    """A file in the folder that is, or may be, a segment."""
 
     __slots__ = ("error", "header", "name", "named", "path")
 
     def __init__(self, io: DiskIo, directory: str, name: str) -> None:
         self.name = name
         self.path = os.path.join(directory, name)
-        self.named = next(iter(numbers_in([name])), None)  # the number in its name, if it is a segment's name
+        self.named = next(iter(numbers_in([name])), None)  # the number in its name, if it is a segment name
         self.header: SegmentHeader | None = None
         self.error: OSError | None = None
         try:
@@ -94,17 +94,17 @@ class _SegmentCandidate:
 class JournalInspection:
     """One pass over the journal in `directory`.
 
-    A segment is what its header says it is, whatever the file is called: a file under a wrong name is read as
-    the segment that it holds, and reported.
+    The header decides which segment a file holds, whatever the file is called. A file under a wrong name is
+    read as the segment that it holds, and reported.
     """
 
     def __init__(self, io: DiskIo, directory: str) -> None:
         self._io = io
         self._directory = directory
-        # In a journal in use, the newest segment that the bounds name is there by the time of the listing,
-        # and what the listing lacks at its beginning is below the bounds read after it.
+        # In a journal in use, the newest segment named by the bounds exists by the time of the listing.
+        # Segments missing at the beginning of the listing are below the bounds that are read after it.
         before = bounds.read(io, directory)
-        # Sidecars before segments for the same reason.
+        # Sidecars are listed before segments for the same reason.
         sidecars = numbers_in(io.listdir(directory), SIDECAR)
         names = io.listdir(directory)
         files = [_SegmentCandidate(io, directory, name) for name in sorted(names) if may_be_segment(name)]
@@ -113,11 +113,9 @@ class JournalInspection:
         self.bounds = after if after is not None and after.salt == self.salt else None
         self.headers: dict[int, SegmentHeader] = {}
         self._paths: dict[int, str] = {}
-        self._strange: dict[int, str] = {}  # what else stands under the name of a segment
+        self._strange: dict[int, str] = {}  # other files under the name of a segment
         self._unreadable: dict[int, OSError] = {}
-        self.misplaced: list[
-            JournalDamage
-        ] = []  # files to be renamed or set aside before anything else is mended
+        self.misplaced: list[JournalDamage] = []  # files to be renamed or set aside before any other repair
         self._place(files)
         self.numbers = sorted(self._paths)
         self._first, self._last = self._ends(before, sidecars)
@@ -130,20 +128,20 @@ class JournalInspection:
 
     @property
     def first(self) -> int:
-        """The first segment that there should be, as far as anything tells."""
+        """The first segment that should exist, as far as known."""
         return self._first
 
     def expect_from(self, number: int) -> None:
-        """Somebody knows of records in this segment: what is not there from it on is missing."""
+        """Expect the segments from `number` on: records are known to be there, so absent ones are missing."""
         self._first = min(self._first, number)
 
     def was_dropped(self, damage: JournalDamage, first: int) -> bool:
-        """Whether the segment was there when this began, under its name, and is below the `first` one now."""
+        """Whether the segment existed under its name when this began, and is below `first` now."""
         number = damage.segment
         return number < first and self._paths.get(number) == segment_path(self._directory, number)
 
     def _find_salt(self, files: list[_SegmentCandidate], before: bounds.Bounds | None) -> int | None:
-        """That of most segments, the reserve and the bounds: one foreign file must not decide."""
+        """The salt of most segments, the reserve and the bounds: one foreign file must not decide."""
         salts = [file.header.salt for file in files if file.header is not None and file.named is not None]
         try:
             salts.append(read_header(self._io, os.path.join(self._directory, RESERVE)).salt)
@@ -169,7 +167,7 @@ class JournalInspection:
                 claims.setdefault(number, []).append(file)
         lowest = self.bounds.oldest if self.bounds is not None else min(claims, default=0)
         for number, file in strays:
-            # A copy under a name of its own is nobody's business, unless it is all that is left.
+            # A copy under a name of its own is ignored, unless it is the only one left.
             if number >= lowest and number not in claims:
                 claims[number] = [file]
         for number, found in claims.items():
@@ -182,7 +180,7 @@ class JournalInspection:
                     self._misplace(DUPLICATE, file, number)
 
     def _number_of(self, file: _SegmentCandidate) -> int | None:
-        """The segment in this file; None if it is none of this journal, or one that was freed long ago."""
+        """The segment in this file; None if it is not of this journal, or was freed long ago."""
         if file.header is not None:
             number = file.header.number
             stale = self.bounds is not None and number < self.bounds.oldest and file.named != number
@@ -203,7 +201,7 @@ class JournalInspection:
             self._io.close(fd)
 
     def _reach(self, file: _SegmentCandidate, number: int) -> int:
-        """How many bytes of a file are intact from its beginning: of two copies, the longer is the newer."""
+        """The number of intact bytes from the beginning of a file: of two copies, the longer is the newer."""
         assert self.salt is not None
         try:
             fd = self._io.open(file.path, os.O_RDONLY)
@@ -238,18 +236,19 @@ class JournalInspection:
         self.misplaced.append(JournalDamage(kind, number, file.path, 0, 0, 1, 0, target))
 
     def _ends(self, before: bounds.Bounds | None, sidecars: list[int]) -> tuple[int, int]:
-        """The first and the last segment that there should be, as far as anything tells."""
+        """The first and the last segment that should exist, as far as known."""
         if not self.numbers:
             return min(self._strange, default=0), max(self._strange, default=-1)
         first, last = self.numbers[0], self.numbers[-1]
         if self.bounds is not None:
             first = min(first, self.bounds.oldest)
         else:
-            # The sidecar is freed before its segment: one that is left shows that the segment was removed.
+            # A sidecar is freed before its segment: a sidecar without a segment shows that the segment was
+            # removed.
             first = min([first, *(number for number in sidecars if number == first - 1)])
         if before is not None and before.salt == self.salt:
             last = max(last, before.newest)
-        # A sidecar is written when the next segment is safely there.
+        # A sidecar is written once the next segment is safely on disk.
         if last in sidecars:
             last += 1
         while first - 1 in self._strange:
@@ -261,7 +260,7 @@ class JournalInspection:
     # -- the walk
 
     def walk(self) -> Iterator[FoundBlock | JournalDamage | TornTail]:
-        """Everything there is, in order."""
+        """All blocks, damages and torn tails, in order."""
         if self._last < self._first:
             return
         if self.salt is None:
@@ -290,7 +289,7 @@ class JournalInspection:
                 fd = self._io.open(self.path_of(number), os.O_RDONLY)
             except FileNotFoundError:
                 expected = following or expected
-                continue  # dropped by the process that owns it, while we look
+                continue  # dropped meanwhile by the process that owns it
             try:
                 if number not in self.headers:
                     yield self._damage(HEADER, number, 0, HEADER_BYTES, expected, expected - 1)
@@ -309,7 +308,7 @@ class JournalInspection:
     def _segment(
         self, fd: int, number: int, expected: int, following: int | None, is_last: bool
     ) -> Generator[FoundBlock | JournalDamage | TornTail, None, int]:
-        """The blocks of one file; gives back the number of the block that comes after it."""
+        """The blocks of one file; returns the number of the block that comes after it."""
         assert self.salt is not None
         offset = HEADER_BYTES
         while True:
@@ -323,7 +322,7 @@ class JournalInspection:
             later = scan.find_later()
             if later is None:
                 break
-            # In a journal in use the writer may have come by since: look again before calling it damage.
+            # In a journal in use the writer may have written here since: read again before reporting damage.
             if next(scan.blocks(), None) is None:
                 yield self._damage(BLOCKS, number, offset, later[0] - offset, expected, later[1] - 1)
                 offset, expected = later
@@ -333,7 +332,7 @@ class JournalInspection:
                 yield TornTail(self.path_of(number), offset, torn)
             return expected
         if following is None:
-            return expected  # what is lost, if anything, is counted with the unreadable next segment
+            return expected  # a loss, if any, is counted with the unreadable next segment
         size = max(0, self._io.file_size(fd) - offset)
         yield self._damage(TAIL, number, offset, size, expected, following - 1)
         return following
@@ -343,38 +342,38 @@ class JournalInspection:
         return None if header is None else header.first_block
 
     def _next_known(self, number: int, default: int) -> int:
-        """The first block of the segments after `number`, as far as anything tells."""
+        """The first block of the segments after `number`, as far as known."""
         for later in self.numbers:
             if later > number and later not in self._unreadable:
                 return self._first_block(later) or self._guess(later, default)
         return default
 
     def _guess(self, number: int, default: int = 1) -> int:
-        """The first block of a segment without a readable header, by its first readable block."""
+        """The first block of a segment without a readable header, derived from its first readable block."""
         if number not in self._paths or number in self._unreadable:
             return default
         assert self.salt is not None
         try:
             fd = self._io.open(self.path_of(number), os.O_RDONLY)
         except FileNotFoundError:
-            return default  # dropped while we look
+            return default  # dropped meanwhile
         try:
             found = SegmentScan(self._io, fd, number, self.salt, None).find_later()
         finally:
             self._io.close(fd)
         if found is None:
             return default
-        # A damaged stretch before it held at least one block.
+        # A damaged stretch before this block held at least one block.
         return found[1] if found[0] == HEADER_BYTES else max(found[1] - 1, 1)
 
     def _damage(self, kind: str, number: int, offset: int, size: int, first: int, last: int) -> JournalDamage:
         return JournalDamage(kind, number, self.path_of(number), offset, size, first, last)
 
     def lost_end(self, covered_location: int) -> Iterator[JournalDamage]:
-        """After `walk`: what is missing up to `covered_at`, which a snapshot says was durable once.
+        """After `walk`: the part missing up to `covered_location`, which was durable according to a snapshot.
 
-        Without it new records would get locations that the snapshot believes to be older than itself. Where
-        the last segment is missing as a whole, this is told in place of what `walk` said of it.
+        Without it new records would get locations that the snapshot takes for older than itself. If the last
+        segment is missing as a whole, this damage replaces the one that `walk` reported for it.
         """
         if not self.numbers or self.salt is None or covered_location <= self.end_location + BLOCK_BYTES:
             return
@@ -387,11 +386,12 @@ class JournalInspection:
             yield self._damage(kind, number, 0, end, self.next_block, self.next_block)
             return
         if segment_of(self.end_location) < number:
-            offset = HEADER_BYTES  # nothing of its own is left in that segment
+            offset = HEADER_BYTES  # no block of that segment is left
         size = max(end - offset, HOLE_BYTES)
         yield self._damage(LOST_END, number, offset, size, self.next_block, self.next_block)
 
 
 def may_be_segment(name: str) -> bool:
-    """Spares hold headers of segments that were freed; the rest has formats of its own."""
+    """Whether a file may hold a segment. Spares hold headers of freed segments; other files have their own
+    formats."""
     return name not in (RESERVE, bounds.NAME) and not name.endswith((TEMPORARY, SIDECAR))

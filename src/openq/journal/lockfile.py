@@ -1,4 +1,4 @@
-"""One process per data directory: `flock` on a file that also says who holds it."""
+"""One process per data directory: `flock` on a file that also names its holder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NAME = "LOCK"
 
 
 class DirectoryLock:
-    """Held from construction to `release`. The lock is the flock, never the file's existence or text:
-    a file left behind by a dead process does not lock anything."""
+    """Held from construction to `release`. The lock is the flock, never the file's existence or text: a file
+    left behind by a dead process does not lock anything."""
 
     def __init__(self, directory: str, now_ms: int) -> None:
         self.path = os.path.join(directory, NAME)
@@ -41,14 +41,15 @@ class DirectoryLock:
             raise
 
     def announce(self, url: str) -> None:
-        """Tell those who find the directory taken how to connect instead."""
+        """Publish the URL to connect to, for processes that find the directory in use."""
         self._facts["url"] = url
         self._write()
 
     def release(self) -> None:
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-            # Forgotten first: an interrupted release can be repeated and never closes another's descriptor.
+            # Cleared first: an interrupted release can be repeated and never closes a descriptor of other
+            # code.
             fd, self._fd = self._fd, -1
             os.close(fd)
 
@@ -64,7 +65,7 @@ class DirectoryLock:
             os.pwrite(self._fd, data, 0)
             os.ftruncate(self._fd, len(data))
         except OSError as error:
-            # On a full disk the lock must still work; only the courtesy is lost.
+            # On a full disk the lock must still work; only the information about its holder is lost.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 

@@ -1,7 +1,7 @@
-"""How many messages a damaged or missing part of a journal held, as far as anything left of it tells.
+"""Estimate how many messages a damaged or missing part of a journal held, from the data that is left.
 
-A snapshot says where each message lay that was not settled when it was made. The sidecar of a segment says
-which messages were published in it. Without one, the sequence numbers before and after the gap do.
+A snapshot has the location of each message that was not settled when it was made. The sidecar of a segment
+lists the messages published in it. Without a sidecar, the sequence numbers before and after the gap are used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SEGMENT_SPAN = 1 << 32
 
 
 def is_loss(damage: JournalDamage) -> bool:
-    """Whether records are gone with it, not only a name or a header."""
+    """Whether records are lost with it, not only a name or a header."""
     if damage.kind in _HARMLESS:
         return False
     return damage.last_block >= damage.first_block or bool(damage.messages or damage.waiting)
@@ -47,7 +47,7 @@ def is_loss(damage: JournalDamage) -> bool:
 def counted(
     io: DiskIo, path: str, damages: Sequence[JournalDamage], events: Iterable[object]
 ) -> list[JournalDamage]:
-    """The same damages with their numbers of messages. `events` is another walk through the journal."""
+    """The same damages with their message counts. `events` is another walk through the journal."""
     if not any(damage.kind not in _HARMLESS for damage in damages):
         return list(damages)
     by_gap = _by_gap(events)
@@ -64,7 +64,7 @@ def counted(
 
 
 def missing_text(io: DiskIo, path: str, first: int, last: int) -> str:
-    """One sentence for segments that are not there; quick, for the start of a server."""
+    """One sentence for missing segments; quick, for the start of a server."""
     what = scan.missing_text(first, last)
     waiting = waiting_in(io, path, first << 32, last + 1 << 32)
     known = [
@@ -77,7 +77,7 @@ def missing_text(io: DiskIo, path: str, first: int, last: int) -> str:
 
 
 def messages_text(messages: int | None, waiting: int | None) -> str:
-    """For people; empty where nothing is known."""
+    """The counts as text for users; empty where nothing is known."""
     facts = (
         []
         if messages is None
@@ -89,7 +89,7 @@ def messages_text(messages: int | None, waiting: int | None) -> str:
 
 
 def waiting_in(io: DiskIo, path: str, start_location: int, end_location: int) -> int | None:
-    """Messages between two locations that the newest intact snapshot says were not settled."""
+    """The number of messages between two locations that were not settled in the newest intact snapshot."""
     from openq.engine.snapshot import live_locations
 
     newest = stream_newest(os.path.join(path, "snapshots"), io)
@@ -97,16 +97,16 @@ def waiting_in(io: DiskIo, path: str, start_location: int, end_location: int) ->
         return None
     try:
         return sum(start_location <= location < end_location for location in live_locations(newest[1]))
-    except Exception as error:  # of another version, or not the engine's: then nothing is known
+    except Exception as error:  # of another version or owner: then nothing is known
         log.debug("a snapshot tells nothing of what is lost: %r", error)
         return None
 
 
 def oldest_live(io: DiskIo, path: str, inspection: JournalInspection) -> int | None:
-    """The oldest segment with a message that is not settled, where that segment is gone; None if none is.
+    """The oldest missing segment with a message that is not settled; None if there is no such segment.
 
-    For a journal without bounds, which cannot tell a removed segment from one that was freed: what the newest
-    snapshot and the records after it still need was not freed. Opening finds out in the same way.
+    For a journal without bounds, which cannot tell a removed segment from a freed one: a segment that the
+    newest snapshot and the records after it still need was not freed. Opening uses the same method.
     """
     if inspection.bounds is not None or not inspection.numbers or inspection.salt is None:
         return None
@@ -125,7 +125,7 @@ def oldest_live(io: DiskIo, path: str, inspection: JournalInspection) -> int | N
         if min(live_locations(chunks), default=first << 32) >> 32 >= first:
             return None
         # A message may have been copied to the end, or settled, after the snapshot.
-        engine = Engine("")  # the snapshot says its prefix
+        engine = Engine("")  # the prefix comes from the snapshot
         load_snapshot(chunks, engine)
         for event in inspection.walk():
             if isinstance(event, FoundBlock) and event.block.count:
@@ -135,14 +135,14 @@ def oldest_live(io: DiskIo, path: str, inspection: JournalInspection) -> int | N
                     if location >= newest[0]:
                         apply(engine, decode(record), location)
         oldest = oldest_segment(engine)
-    except Exception as error:  # of another version, or not the engine's: then nothing is known
+    except Exception as error:  # of another version or owner: then nothing is known
         log.debug("a snapshot tells nothing of what is lost: %r", error)
         return None
     return oldest if 0 < oldest < first else None
 
 
 def _extent(damage: JournalDamage) -> tuple[int, int]:
-    """Where the records lay that are lost. A file that was cut may have had more than what is left of it."""
+    """The locations of the lost records. A file that was cut may have held more than is left of it."""
     start = damage.segment << 32
     if damage.kind in (TAIL, LOST_END):
         return start + damage.offset, start + _SEGMENT_SPAN
@@ -177,11 +177,12 @@ def _key(damage: JournalDamage) -> tuple[str, int, int]:
 
 
 def _by_gap(events: Iterable[object]) -> dict[tuple[str, int, int], int]:
-    """By the sequence numbers on both sides. Damages in a row share one gap: it is told of the first."""
+    """Counts from the sequence numbers on both sides. Damages in a row share one gap, counted for the first
+    of them."""
     from openq.engine.records import assigned_seqs
 
     found: dict[tuple[str, int, int], int] = {}
-    following: int | None = 1  # the sequence that comes next; None: unknown
+    following: int | None = 1  # the next sequence; None: unknown
     open_gap: list[JournalDamage] = []
     first = True
     for event in events:

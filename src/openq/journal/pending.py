@@ -1,4 +1,4 @@
-"""What is on its way to disk: segments planned, blocks being filled, groups being committed."""
+"""Data not yet on disk: planned segments, blocks being filled, groups being committed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class SegmentFile:
         self.first_block = 0
         self.fd = -1
         self.named = False
-        self.indexed = False  # its sidecar was made or looked at, and the times taken from it
+        self.indexed = False  # its sidecar was built or read, and the times taken from it
         self.first_ms: int | None = None
         self.last_ms: int | None = None
         self.used = HEADER_BYTES
 
 
 class PendingBlock:
-    """Records on their way to disk: `buffer` begins with room for the block's header."""
+    """Records that are not yet on disk: `buffer` begins with space for the block's header."""
 
     __slots__ = ("buffer", "count", "number", "origin", "segment", "start", "written")
 
@@ -52,7 +52,7 @@ class PendingBlock:
         self.number = number
         self.origin = make_location(segment.number, start)
         self.buffer = bytearray(BLOCK_BYTES)
-        self.count = 0  # set when it is closed
+        self.count = 0  # set when the block is closed
         self.written = False
 
     @property
@@ -61,7 +61,7 @@ class PendingBlock:
 
     @property
     def room(self) -> int:
-        """How long the buffer and one more record may be together."""
+        """The maximum length of the buffer and one more record together."""
         return self.segment.size - self.start - FRAME_BYTES
 
     def add(self, record: bytes) -> int:
@@ -81,7 +81,7 @@ class PendingBlock:
 
 
 class CommitGroup:
-    """What one commit writes, and who is to be told."""
+    """The blocks that one commit writes, and the waiters and callbacks to notify."""
 
     __slots__ = ("blocks", "callbacks", "waiters")
 

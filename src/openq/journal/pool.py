@@ -1,4 +1,4 @@
-"""Files kept ready for what comes next: spare segments, and the reserve for a full disk."""
+"""Files prepared for later use: spare segments, and the reserve for a full disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPARE = "spare-"
 TEMPORARY = ".tmp"
 MAX_SPARES = 2
 RETRY_S = 0.2
-MAX_RETRY_S = 30.0  # of errors that do not pass by themselves, such as a directory that was removed
+MAX_RETRY_S = 30.0  # for errors that are not transient, such as a removed directory
 
 
 class SpareSegment:
@@ -43,7 +43,7 @@ class SpareSegment:
 
 
 class SegmentPool:
-    """`spares`, `reserve` and `full` are guarded by the journal's lock; the files are made without it."""
+    """`spares`, `reserve` and `full` are guarded by the journal's lock; the files are created without it."""
 
     def __init__(
         self, io: DiskIo, directory: str, lock: Lock, salt: int, reserve_bytes: int, min_size: int
@@ -58,13 +58,13 @@ class SegmentPool:
         self._reserve_path = os.path.join(directory, RESERVE)
         self.spares: list[SpareSegment] = []
         self.reserve: SpareSegment | None = None
-        self._taken_reserve: SpareSegment | None = None  # the last reserve that was taken
+        self._taken_reserve: SpareSegment | None = None  # the last reserve taken
         self.full = False
-        self._failed_tries = 0  # in a row, for another reason than want of room
+        self._failed_tries = 0  # in a row, for other reasons than disk space
         self.shortage: OSError | None = None  # why it is full
 
     def make(self, size: int) -> SpareSegment:
-        """A new spare, synced under its temporary name. Raises OSError."""
+        """Create a spare, synced under its temporary name. Raises OSError."""
         with self._lock:
             path = self._next_path()
         return SpareSegment(path, make_file(self._io, path, size), size)
@@ -78,22 +78,22 @@ class SegmentPool:
             self.spares.remove(spare)
 
     def put_back(self, spare: SpareSegment) -> None:
-        """Lock held: undo `take`, also one that was interrupted."""
+        """Lock held: undo `take`, even an interrupted one."""
         if spare.is_reserve:
             self.reserve = spare
         elif spare not in self.spares:
             self.spares.insert(0, spare)
 
     def refill(self, size: int) -> float | None:
-        """Make what is missing, the reserve first. Seconds until another try is due, None if complete.
+        """Create the missing files. Returns the seconds until the next try, None if complete.
 
-        The reserve comes first because it is what keeps acks going while publishes are refused.
+        The reserve comes first because it keeps acks going while publishes are refused.
         """
         try:
             if self.reserve is None and self._reserve_bytes:
                 taken = self._taken_reserve
                 if taken is not None and taken.path == self._reserve_path:
-                    return RETRY_S  # it has not got its name as a segment yet: a new one would replace it
+                    return RETRY_S  # not yet named as a segment: a new one would replace it
                 self._make_reserve()
             if not self.spares:
                 self._make_spare(size)
@@ -114,7 +114,7 @@ class SegmentPool:
         return None
 
     def set_shortage(self, error: OSError) -> None:
-        """Lock held: no more files can be made for now."""
+        """Lock held: record that no more files can be created for now."""
         news = not self.full
         self.full, self.shortage = True, error
         if news:
@@ -122,7 +122,7 @@ class SegmentPool:
             log.warning("%s: publishing is refused until that is over (%s)", what, error)
 
     def refusal(self, detail: str) -> OutOfRoom:
-        """The error for whoever needs a new file now."""
+        """The error for a caller that needs a new file now."""
         shortage = self.shortage
         if shortage is not None and shortage.errno in NO_RESOURCES:
             return Exhausted(shortage.strerror or str(shortage))
@@ -134,15 +134,17 @@ class SegmentPool:
         except OSError as error:
             if error.errno not in NO_SPACE or size <= self._min_size:
                 raise
-            # A small rest of the disk is still worth using.
+            # A small amount of free space is still worth using.
             spare = self.make(self._min_size)
         with self._lock:
             self.spares.append(spare)
 
     def _make_reserve(self) -> None:
-        """Under a temporary name first, so that a file called `reserve` is always whole.
+        """Create the reserve under a temporary name first, so that a file called `reserve` is always
+        complete.
 
-        It carries a header with number 0: a second copy of the salt, should the only segment's be lost.
+        It carries a header with number 0: a second copy of the salt, in case that of the only segment is
+        lost.
         """
         with self._lock:
             temporary = self._next_path()
@@ -159,7 +161,7 @@ class SegmentPool:
             self.reserve = SpareSegment(path, fd, self._reserve_bytes, is_reserve=True)
 
     def adopt_reserve(self) -> None:
-        """At start: use the reserve that is there, if it has the right size."""
+        """At start: use the existing reserve, if it has the right size."""
         path = self._reserve_path
         try:
             fd = self._io.open(path, os.O_RDWR)
@@ -173,8 +175,8 @@ class SegmentPool:
             self._io.unlink(path)
 
     def recycle(self, path: str, size: int) -> bool:
-        """Turn a dropped segment into a spare; False when there are enough. The name is freed either way
-        by the caller's directory sync."""
+        """Turn a dropped segment into a spare; False when there are enough. Either way the caller's directory
+        sync frees the name."""
         with self._lock:
             if len(self.spares) >= MAX_SPARES:
                 return False
@@ -190,7 +192,7 @@ class SegmentPool:
         return True
 
     def close(self) -> None:
-        """Spares are not worth keeping over a restart: they are made again in the background."""
+        """Discard the spares: they are not kept over a restart, but created again in the background."""
         with self._lock:
             spares, self.spares = self.spares, []
             reserve, self.reserve = self.reserve, None
@@ -206,7 +208,7 @@ class SegmentPool:
 
 
 def clear_temporaries(io: DiskIo, directory: str) -> None:
-    """Delete what a crash left half made. Only names that we give to temporary files."""
+    """Delete the temporary files that a crash left behind, and only names that the journal gives to them."""
     for name in io.listdir(directory):
         if name.endswith(TEMPORARY) and (name.startswith(SPARE) or name.endswith(".idx" + TEMPORARY)):
             io.unlink(os.path.join(directory, name))

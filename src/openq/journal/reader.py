@@ -1,8 +1,8 @@
-"""Reading single records: verified once per block, then served from a few remembered pieces of file.
+"""Read single records. Each block is verified once; a small cache of file pieces serves later reads.
 
 A *span* is a piece of a segment file in memory. Everything in it before `good` belongs to blocks whose
-checksum has been verified; the rest was read ahead and is verified when somebody asks for it. Holes that
-a repair left are never part of a span: a location inside one must not find any bytes there.
+checksum has been verified; the rest was read ahead and is verified on demand. Holes that a repair left are
+never part of a span: a location inside a hole must not find any bytes there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CachedSpan:
 
 
 class _OpenSegment:
-    """An open segment. Closed when the last user lets go, so that no read ever meets a reused descriptor."""
+    """An open segment. Its last user closes it, so that no read ever uses a reused descriptor."""
 
     __slots__ = ("fd", "io", "path")
 
@@ -66,7 +66,7 @@ class _OpenSegment:
 
 
 class RecordReader:
-    """Thread-safe. `path_of` gives a segment's file, or raises when there is none (any more)."""
+    """Thread-safe. `path_of` returns a segment's file, or raises when it does not exist (any more)."""
 
     def __init__(self, io: DiskIo, salt: int, path_of: Callable[[int], str]) -> None:
         self._io = io
@@ -74,7 +74,7 @@ class RecordReader:
         self._path_of = path_of
         self._mutex = Lock()
         self._files: dict[int, _OpenSegment] = {}
-        self._spans: dict[int, CachedSpan] = {}  # by start, the longest unused first
+        self._spans: dict[int, CachedSpan] = {}  # by start, least recently used first
         self._starts: list[int] = []
         self._bytes = 0
         self._large: dict[int, int] = {}  # verified blocks too large to keep: location -> end
@@ -109,12 +109,12 @@ class RecordReader:
         return records
 
     def forget(self, number: int) -> None:
-        """The segment was dropped."""
+        """Drop a segment from the cache: its file was dropped."""
         with self._mutex:
             self._files.pop(number, None)
 
     def clear_cache(self) -> None:
-        """What was read before is read again when it is needed."""
+        """Empty the cache. Records are read again on demand."""
         with self._mutex:
             self._spans.clear()
             self._starts.clear()
@@ -148,7 +148,7 @@ class RecordReader:
         return span
 
     def _extend(self, span: CachedSpan, location: int) -> bool:
-        """Verify the blocks read ahead, up to the one that holds `at`."""
+        """Verify the blocks read ahead, up to the one that holds `location`."""
         segment = segment_of(location)
         good = span.good
         while good <= location:
@@ -156,11 +156,11 @@ class RecordReader:
             head = block_head(span.data, pos)
             if head is None or head.segment != segment or head.count == 0:
                 return False
-            # A failure here proves nothing: the block may have been written after the span was read.
+            # A failure here does not prove damage: the block may have been written after the span was read.
             if not verify(span.data, pos, head, self._salt, offset_of(good)):
                 return False
             good += BLOCK_BYTES + head.length
-        # Set, not added to: another thread may have verified the same blocks. Should it have come
+        # Assigned, not added to: another thread may have verified the same blocks. If that thread got
         # further, going back is harmless, since `good` is the end of a verified block either way.
         span.good = good
         return True
@@ -193,7 +193,7 @@ class RecordReader:
     def _load_large(
         self, file: _OpenSegment, here: int, head: BlockHead, location: int, window: int
     ) -> CachedSpan:
-        """Verified once as a whole, in pieces; kept are only the bytes around the record."""
+        """Verify a large block once as a whole, in pieces; only the bytes around the record are kept."""
         end = here + BLOCK_BYTES + head.length
         if here not in self._large:
             self._verify_large(file, offset_of(here), head)
@@ -202,7 +202,7 @@ class RecordReader:
                 if len(self._large) > KNOWN_LARGE:
                     del self._large[next(iter(self._large))]
         data = read_all(self._io, file.fd, min(window, end - location), offset_of(location))
-        # Up to where a frame's header is sure to be inside.
+        # The end is where a frame's header is certain to be inside.
         return CachedSpan(location, location + len(data) - FRAME_BYTES + 1, data)
 
     def _verify_large(self, file: _OpenSegment, start: int, head: BlockHead) -> None:
@@ -222,7 +222,7 @@ class RecordReader:
             raise _mismatch(file.path, start, head)
 
     def _read_long(self, location: int, length: int) -> bytes:
-        """A record larger than the span that its beginning is in; its block is verified already."""
+        """Read a record larger than the span that holds its beginning; its block is verified already."""
         file = self._file(segment_of(location))
         data = read_all(self._io, file.fd, length, offset_of(location) + FRAME_BYTES)
         if len(data) < length:

@@ -1,4 +1,4 @@
-"""Opening a journal: what is there, where it ends, and whether anything is wrong with it."""
+"""Open a journal: find its segments and its end, and detect damage."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Recovered:
     headers: list[SegmentHeader]
     sizes: list[int]
     fd: int  # the last segment, open for writing
-    end: int  # where its next block goes
+    end: int  # offset of its next block
     next_block: int
 
 
 def recover(io: DiskIo, directory: str) -> Recovered | None:
-    """Find the end of the journal; None when there is none yet. Raises JournalDamaged, changes nothing."""
+    """Find the end of the journal; None if no journal exists yet. Raises JournalDamaged, changes nothing."""
     headers = read_headers(io, directory, partial(losses.missing_text, io, os.path.dirname(directory)))
     if not headers:
         _refuse_leftovers(io, directory)
@@ -49,8 +49,8 @@ def recover(io: DiskIo, directory: str) -> Recovered | None:
         torn = scan.torn()
         if torn is not None:
             log.warning("%s: cut a torn tail of about %d bytes at offset %d", path, torn, scan.offset)
-        # What a killed process wrote but did not sync is readable and may still be lost with the power:
-        # before anyone builds on it, it has to be on disk.
+        # Data that a killed process wrote but did not sync is readable and may still be lost on a power
+        # failure. It has to be on disk before anything depends on it.
         io.fdatasync(fd)
         io.fsync_dir(directory)
     except BaseException:
@@ -61,7 +61,7 @@ def recover(io: DiskIo, directory: str) -> Recovered | None:
 
 
 def _refuse_missing(io: DiskIo, directory: str, headers: list[SegmentHeader]) -> None:
-    """Segments at either end that were removed, not freed: see `openq.journal.bounds`."""
+    """Refuse missing segments at either end that were removed, not freed: see `openq.journal.bounds`."""
     first, last = headers[0].number, headers[-1].number
     known = bounds.read(io, directory)
     names = io.listdir(directory)
@@ -71,7 +71,8 @@ def _refuse_missing(io: DiskIo, directory: str, headers: list[SegmentHeader]) ->
         wanted = max(wanted, known.newest)
         oldest = known.oldest
     else:
-        # The sidecar is freed before its segment: one that is left shows that the segment was removed.
+        # A sidecar is freed before its segment: a sidecar without a segment shows that the segment was
+        # removed.
         oldest = first - 1 if first - 1 in sidecars else first
     _refuse_renamed(io, directory, names, headers)
     for start, end in ((oldest, first - 1), (last + 1, wanted)):
@@ -81,9 +82,11 @@ def _refuse_missing(io: DiskIo, directory: str, headers: list[SegmentHeader]) ->
 
 
 def _refuse_cut(io: DiskIo, directory: str, headers: list[SegmentHeader], sizes: list[int]) -> None:
-    """A file has its full size before its first block. One that is shorter was cut: by how much is looked up.
+    """Refuse files that were cut. A file has its full size before its first block, so a shorter one was cut;
+    the scan finds out by how much.
 
-    A repaired one stays short, and so does a copy of the used part: both have all blocks up to the next one.
+    A repaired file stays short, and so does a copy of the used part: both have all blocks up to the next
+    segment.
     """
     for header, following, size in zip(headers, headers[1:], sizes, strict=False):
         if size >= header.size:
@@ -106,7 +109,8 @@ def _ends_before(scan: SegmentScan, block: int) -> bool:
 
 
 def _refuse_renamed(io: DiskIo, directory: str, names: list[str], headers: list[SegmentHeader]) -> None:
-    """The next segment under a name that is no segment's: nothing else may show that it is missing."""
+    """Refuse a next segment under a name that is not a segment's: there may be no other sign that it is
+    missing."""
     for name in names:
         if may_be_segment(name) and not numbers_in([name]):
             path = os.path.join(directory, name)
@@ -132,7 +136,7 @@ def damaged(path: str, scan: SegmentScan, later: tuple[int, int]) -> JournalDama
 
 
 def damaged_end(path: str, scan: SegmentScan, next_first: int) -> JournalDamaged:
-    """A sealed segment that stops before the block that the next segment says comes first."""
+    """The error for a sealed segment that ends before the first block of the next segment."""
     return JournalDamaged(
         path,
         scan.offset,
@@ -141,14 +145,14 @@ def damaged_end(path: str, scan: SegmentScan, next_first: int) -> JournalDamaged
 
 
 def unreadable(path: str, offset: int, error: OSError) -> OpenQError:
-    """The disk itself refuses to give back what was stored. Want of descriptors is no damage: it passes."""
+    """The error for a failed read of stored data. A lack of descriptors is not damage: it is transient."""
     if error.errno in NO_RESOURCES:
         return Exhausted(error.strerror or str(error))
     return JournalDamaged(path, offset, f"it cannot be read ({error})")
 
 
 def _refuse_leftovers(io: DiskIo, directory: str) -> None:
-    """A journal always has a segment. Without one, these files say that somebody removed it."""
+    """Refuse a journal without segments. A journal always has one, so these files show its removal."""
     for name in io.listdir(directory):
         if name in (RESERVE, bounds.NAME) or name.endswith(".idx"):
             raise JournalDamaged(os.path.join(directory, name), 0, "the segments of this journal are missing")

@@ -1,4 +1,4 @@
-"""check, repair and dump: for a journal that does not open, or that nobody should open just to look."""
+"""check, repair and dump: for a journal that does not open, or that must not be opened just to inspect it."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from openq.journal.snapshots import newest_location
 log = logging.getLogger("openq.journal")
 
 QUARANTINE = "quarantine"
-MOVING = ".moving"  # appended to a segment's name while files are put in their order
+MOVING = ".moving"  # suffix of a segment's name while files are being renamed
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a look through the journal found. `holes` are damages repaired earlier."""
+    """The result of inspecting a journal. `holes` are damages repaired earlier."""
 
     path: str
     segments: int = 0
@@ -67,10 +67,10 @@ class CheckReport:
 
 
 def check(path: str | os.PathLike[str], io: DiskIo | None = None) -> CheckReport:
-    """Verify everything; changes nothing and needs no lock, so it works beside a running process."""
+    """Verify everything. Changes nothing and needs no lock, so it works beside a running process."""
     io = io or DiskIo()
     directory = _directory(path)
-    # Before the walk: a snapshot made meanwhile may cover more than the walk has seen.
+    # Read before the walk: a snapshot made meanwhile may cover more than the walk has seen.
     covered_location = newest_location(os.path.join(os.path.abspath(path), "snapshots"), io)
     inspection = JournalInspection(io, directory)
     report = CheckReport(os.path.abspath(path), segments=len(inspection.numbers))
@@ -91,7 +91,7 @@ def check(path: str | os.PathLike[str], io: DiskIo | None = None) -> CheckReport
         known = (damage.kind, damage.segment)
         report.damages = [each for each in report.damages if (each.kind, each.segment) != known]
         report.damages.append(damage)
-    # What its owner dropped, and perhaps used again, while we looked at it is nobody's damage.
+    # Segments that their owner dropped, and perhaps recycled, during the check are not damage.
     first = min(segment_numbers(io, directory), default=0)
     report.damages = [damage for damage in report.damages if not inspection.was_dropped(damage, first)]
     if report.damages:
@@ -125,8 +125,8 @@ def repair(
     rows_of: index.RowsOf | None = None,
     io: DiskIo | None = None,
 ) -> CheckReport:
-    """Make the journal open again with every intact record. What is unreadable is copied to quarantine/
-    first and then replaced by a block that says which blocks are missing.
+    """Make the journal open again with every intact record. Unreadable data is first copied to quarantine/
+    and then replaced by a block that states which blocks are missing.
 
     Raises DirectoryInUse, and JournalDamaged where nothing can be saved. With `dry_run` nothing changes.
     """
@@ -141,7 +141,7 @@ def repair(
         repairer = _Repairer(io, os.path.abspath(path), inspection.salt or 0)
         damages = report.damages
         if repairer.restore_names(damages):
-            # With every file in its place, what is left is what is really damaged.
+            # With every file under its right name, the remaining damages are the real ones.
             damages = check(path, io).damages
             _refuse_unrepairable(report)
         for damage in damages:
@@ -160,7 +160,7 @@ def repair(
 
 
 def _refuse_unrepairable(report: CheckReport) -> None:
-    """Before anything is changed: what repair cannot mend, or would make worse."""
+    """Refuse, before any change, damage that repair cannot fix or would make worse."""
     for damage in report.damages:
         if damage.kind == SALT:
             raise JournalDamaged(damage.file, 0, "no header is left to verify any block with")
@@ -171,7 +171,7 @@ def _refuse_unrepairable(report: CheckReport) -> None:
 
 
 class _Repairer:
-    """Mends one damage at a time. Each step leaves the journal no worse if it is the last one done."""
+    """Repairs one damage at a time. After an interruption at any step the journal is no worse than before."""
 
     def __init__(self, io: DiskIo, path: str, salt: int) -> None:
         self._io = io
@@ -181,9 +181,11 @@ class _Repairer:
         self.quarantined: list[str] = []
 
     def restore_names(self, damages: list[JournalDamage]) -> bool:
-        """Give every file the name of the segment in it; what is no segment of this journal is set aside.
+        """Give every file the name of the segment in it; files that are not segments of this journal are set
+        aside.
 
-        Interrupted, it can be repeated: a file on its way is found by its header. Whether anything moved.
+        Can be repeated after an interruption: a file being renamed is found by its header. Returns whether
+        any file moved.
         """
         moved = False
         for damage in damages:
@@ -200,7 +202,7 @@ class _Repairer:
         self._io.fsync_dir(self._directory)
         for damage in misnamed:
             self._io.rename(damage.target + MOVING, damage.target)
-            # Whether its sidecar was moved along nobody knows: it is made anew.
+            # It is unknown whether its sidecar was moved along, so the sidecar is rebuilt.
             self._drop_sidecar(damage.file.removesuffix(MOVING))
             self._drop_sidecar(damage.target)
         self._io.fsync_dir(self._directory)
@@ -223,15 +225,15 @@ class _Repairer:
         if damage.kind == HEADER:
             size = max(self._io.file_size(fd), HEADER_BYTES)
             return SegmentHeader(damage.segment, _now_ms(), damage.first_block, size, self._salt).pack()
-        # The end of a segment needs no more than a note, the rest is as good as never written.
+        # The end of a segment needs only a hole block; the rest counts as never written.
         size = HOLE_BYTES if damage.kind == TAIL else max(damage.size, HOLE_BYTES)
         first, last = damage.first_block, damage.last_block
         return hole(size, self._salt, damage.offset, first, last, damage.segment)
 
     def _replace_missing(self, damage: JournalDamage) -> None:
-        """A segment file that stands for the missing one."""
+        """Create a segment file in place of the missing one."""
         first, last = damage.first_block, damage.last_block
-        # As far as a snapshot says that it went: new records must get later locations.
+        # As long as a snapshot says that the segment was: new records must get later locations.
         size = max(damage.size, HEADER_BYTES + HOLE_BYTES)
         data = SegmentHeader(damage.segment, _now_ms(), first, size, self._salt).pack()
         if last >= first:
@@ -243,8 +245,9 @@ class _Repairer:
         self._drop_sidecar(damage.file)
 
     def set_snapshots_aside(self, everything: bool) -> None:
-        """A snapshot points into the journal. After damage it may point at what is lost, and one that covers
-        more than there is cannot be continued; the records alone give the state of all that is left.
+        """Set snapshots aside. A snapshot refers to locations in the journal. After damage it may refer to
+        lost records, and a snapshot that covers more than the journal has cannot be continued. The records
+        alone give the state of all that is left.
         """
         end_location = 0
         for event in JournalInspection(self._io, self._directory).walk():

@@ -1,4 +1,4 @@
-"""Walking through segment files block by block, each verified: for opening, replay, check and repair."""
+"""Walk through segment files block by block, verifying each: for opening, replay, check and repair."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Block:
 
 
 class SegmentScan:
-    """The valid blocks of one file in order. Afterwards `offset` and `next_number` say where it stopped."""
+    """The valid blocks of one file in order. Afterwards `offset` and `next_number` are where the scan
+    stopped."""
 
     def __init__(
         self, io: DiskIo, fd: int, number: int, salt: int, next_number: int | None, offset: int = HEADER_BYTES
@@ -54,7 +55,7 @@ class SegmentScan:
         self.next_number = next_number  # None: unknown, the first block decides
 
     def blocks(self, stop: int | None = None) -> Iterator[Block]:
-        """Up to file offset `stop`, or as far as blocks are valid and numbered without a gap."""
+        """The blocks up to file offset `stop`, or as far as they are valid and numbered without a gap."""
         data = b""
         base = self.offset
         limit = self._size if stop is None else min(stop, self._size)
@@ -66,7 +67,7 @@ class SegmentScan:
             if head is None or not self._plausible(head):
                 return
             whole = BLOCK_BYTES + head.length
-            # A header that claims more than the file has is damaged: no memory is spent on it.
+            # A header that claims more bytes than the file has is damaged: allocate no memory for it.
             if self.offset + whole > self._size:
                 return
             if pos + whole > len(data):
@@ -81,7 +82,8 @@ class SegmentScan:
             yield block
 
     def blocks_beyond(self, stop: int | None, is_damage: Callable[[], bool]) -> Iterator[Block]:
-        """The same, and what is intact behind damage: asked for each place where the blocks end."""
+        """Like `blocks`, and also the intact blocks behind damage. `is_damage` is called wherever the blocks
+        end."""
         while True:
             yield from self.blocks(stop)
             if not is_damage():
@@ -92,14 +94,14 @@ class SegmentScan:
             self.offset, self.next_number = later
 
     def _read(self, size: int) -> bytes:
-        # A file cut inside its header ends before its first block begins.
+        # A file that was cut inside its header ends before its first block begins.
         return read_all(self._io, self._fd, max(0, min(size, self._size - self.offset)), self.offset)
 
     def _plausible(self, head: BlockHead) -> bool:
         return head.segment == self._number and self.next_number in (None, head.number)
 
     def torn(self) -> int | None:
-        """How many bytes of a begun block stand at `offset`, if there is one; for people to read."""
+        """The number of bytes of a partly written block at `offset`, if there is one; for reports."""
         head = block_head(self._read(BLOCK_BYTES), 0)
         if head is None or not self._plausible(head):
             return None
@@ -108,13 +110,13 @@ class SegmentScan:
     def find_later(self) -> tuple[int, int] | None:
         """(offset, number) of the first valid block after `offset` that is not older than expected.
 
-        Such a block was written after a sync of all before it, so what precedes it is damage and no torn
-        tail. Looks at every byte: the length in a damaged header leads nowhere.
+        Such a block was written after a sync of everything before it, so the unreadable part before it is
+        damage and not a torn tail. Searches every byte: the length in a damaged header is useless.
         """
         return self._find(self.offset, self.next_number or 0, self._number)
 
     def find_number(self) -> int | None:
-        """The segment that the first valid block says it belongs to: for a file without its header."""
+        """The segment number in the first valid block: for a file without its header."""
         found = self._find(HEADER_BYTES, 0, None)
         if found is None:
             return None
@@ -146,7 +148,7 @@ def segment_path(directory: str, number: int) -> str:
 
 
 def numbers_in(names: Iterable[str], suffix: str = SUFFIX) -> list[int]:
-    """The numbers that file names say, in order. Other names are none of our business."""
+    """The segment numbers in file names, in order. Other names are ignored."""
     numbers = []
     for name in names:
         stem = name.removesuffix(suffix)
@@ -180,7 +182,7 @@ def read_headers(
 ) -> list[SegmentHeader]:
     """The headers of all segments; raises JournalDamaged on a gap, a bad header or a foreign file.
 
-    `describe` is the sentence for missing segments, by the first and the last.
+    `describe` makes the sentence for missing segments from the first and the last of them.
     """
     headers: list[SegmentHeader] = []
     for number in segment_numbers(io, directory):

@@ -1,4 +1,4 @@
-"""What is known of the files of a journal."""
+"""Information about the files of a journal."""
 
 from __future__ import annotations
 

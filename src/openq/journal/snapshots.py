@@ -1,4 +1,4 @@
-"""Snapshots of the engine's state: `snapshots/<location covered>.snap`, the newest two are kept.
+"""Snapshots of the engine's state: `snapshots/<location covered>.snap`; the newest two are kept.
 
     file = header (magic, version, location), chunk, chunk, ..., trailer
     chunk = length, crc, bytes; the trailer is a chunk-like head with the count and a crc over all crcs
@@ -34,7 +34,7 @@ class _Damaged(Exception):
 
 
 def write(directory: str, location: int, chunks: Iterable[bytes], io: DiskIo | None = None) -> str:
-    """Store a snapshot that covers every record before `at`; the path. Raises OSError.
+    """Store a snapshot that covers every record before `location`, and return its path. Raises OSError.
 
     Chunks are written as they come, so a large state needs no large buffer.
     """
@@ -54,7 +54,7 @@ def write(directory: str, location: int, chunks: Iterable[bytes], io: DiskIo | N
         try:
             io.unlink(temporary)
         except OSError:
-            pass  # the first error is the one to tell
+            pass  # the first error is the one to report
         raise
     io.fsync_dir(directory)
     io.fsync_dir(os.path.dirname(os.path.abspath(directory)))
@@ -85,7 +85,7 @@ def _write(io: DiskIo, fd: int, location: int, chunks: Iterable[bytes]) -> None:
 
 
 def load_newest(directory: str, io: DiskIo | None = None) -> tuple[int, list[bytes]] | None:
-    """The newest intact snapshot. A damaged one is reported and left where it is."""
+    """The newest intact snapshot. A damaged one is reported and left in place."""
     io = io or DiskIo()
     for location, path in reversed(_list(io, directory)):
         try:
@@ -108,7 +108,8 @@ def newest_location(directory: str, io: DiskIo | None = None) -> int:
 def stream_newest(
     directory: str, io: DiskIo | None = None
 ) -> tuple[int, Generator[bytes, None, None]] | None:
-    """The same for a state too large to hold twice: read once to verify it, once more to use it."""
+    """Like `load_newest`, for a state too large to hold twice: read once to verify it, once more to use
+    it."""
     io = io or DiskIo()
     for location, path in reversed(_list(io, directory)):
         try:
@@ -135,7 +136,7 @@ def _read(io: DiskIo, path: str, location: int) -> Generator[bytes, None, None]:
             length, crc = _CHUNK.unpack(head)
             if length == _END:
                 break
-            # Before memory is spent on a damaged length.
+            # Checked before memory is allocated for a damaged length.
             if length > size - offset:
                 raise _Damaged(f"damaged length at offset {offset}")
             chunk = read_all(io, fd, length, offset + _CHUNK.size)
@@ -160,7 +161,7 @@ def _header(location: int) -> bytes:
 
 
 def list_all(directory: str, io: DiskIo | None = None) -> list[tuple[int, str]]:
-    """The location that each snapshot covers, and its path; the newest last."""
+    """The covered location and the path of each snapshot; the newest last."""
     return _list(io or DiskIo(), directory)
 
 
@@ -181,7 +182,7 @@ def _list(io: DiskIo, directory: str) -> list[tuple[int, str]]:
 
 
 def _thin_out(io: DiskIo, directory: str) -> None:
-    """Keep the newest two: should the newest prove damaged, there is one more."""
+    """Keep the newest two: if the newest is damaged, the other one is used."""
     for _, path in _list(io, directory)[:-KEEP]:
         io.unlink(path)
     for name in io.listdir(directory):

@@ -1,13 +1,13 @@
 """Appending and group commit.
 
-One thread at a time takes all pending records as one block: one pwrite, one fdatasync, then everybody
-who waits for any of them is released. It is the thread "openq-writer", or a thread in `wait` when it is
-alone: that saves two thread switches, which cost as much as the sync itself.
-Block and file positions are known when a record is appended, so its location is exact before it is written.
+One thread at a time takes all pending records as one block: one pwrite, one fdatasync. Then all waiters for
+any of these records are released. The committing thread is "openq-writer", or a thread in `wait` when it is
+the only waiter: that saves two thread switches, which cost as much as the sync itself. Block and file
+positions are known when a record is appended, so its location is exact before it is written.
 
-Ctrl-C can strike the main thread between any two steps here. So every change takes effect by one
-assignment: `_live` is the truth about what is not durable, and what is derived from it is only trusted
-while `_room` says so. A commit that was interrupted is repeated by the writer; each part of it can be.
+Ctrl-C can interrupt the main thread between any two steps here. So every change takes effect by one
+assignment: `_live` is the truth about what is not durable, and values derived from it are only valid while
+`_room` says so. The writer repeats an interrupted commit; each part of it can be repeated.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from openq.journal.scan import segment_path
 log = logging.getLogger("openq.journal")
 
 MIN_SEGMENT = 512
-IDLE_WAIT_S = 0.004  # how long a record that nobody waits for may lie before its commit begins
+IDLE_WAIT_S = 0.004  # how long a record without waiters may stay pending before its commit begins
 IDLE_WAITS = 25  # then the writer sleeps until the next append wakes it
-NO_SPACE_TIMEOUT_S = 1.0  # so long a commit waits for a full disk before those who wait for it are told
+NO_SPACE_TIMEOUT_S = 1.0  # how long a commit waits for a full disk before its waiters get an error
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # from opening a folder, never from its sync
 
 _pack = FRAME.pack
 
 
-# These are not written where they are used, inside of a `with`: Python 3.14 puts a jump of such a
-# comprehension, at which Ctrl-C may come, outside of the range that leaves the block,
-# and the lock would stay locked.
+# These comprehensions are not written where they are used, inside a `with`: Python 3.14 puts a jump of such a
+# comprehension, at which Ctrl-C may arrive, outside the range that leaves the block, and the lock would stay
+# locked.
 
 
 def _beyond(blocks: list[PendingBlock], origin: int) -> list[PendingBlock]:
@@ -60,7 +60,7 @@ def _fitting(spares: Iterable[SpareSegment], size: int) -> list[SpareSegment]:
 
 
 class GroupCommitWriter:
-    """The writing half of Journal, which opens the files and reads them."""
+    """The writing half of Journal, which opens and reads the files."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class GroupCommitWriter:
         self._salt = salt
         self._next_size = first_bytes
         self._max_size = segment_bytes
-        self._segments: dict[int, SegmentFile] = {}  # those on disk, by number; replaced, never changed
+        self._segments: dict[int, SegmentFile] = {}  # those on disk, by number; replaced, never modified
         self._pool = SegmentPool(io, directory, self.lock, salt, reserve_bytes, first_bytes)
         self._live: list[
             PendingBlock
-        ] = []  # all that is not durable, the last one open; replaced, never changed
-        self._room = -1  # of the open block, -1 while the next three may not fit it
+        ] = []  # all blocks that are not durable, the last one open; replaced, never modified
+        self._room = -1  # of the open block; -1 while the next three fields may not match it
         self._buffer = bytearray()
         self._origin = 0
         self._count = 0
@@ -95,19 +95,20 @@ class GroupCommitWriter:
         self._waiters: list[Lock] = []
         self._busy: CommitGroup | None = None  # the commit under way
         self._interrupted: CommitGroup | None = (
-            None  # a commit whose thread was interrupted: the writer repeats it
+            None  # a commit whose thread was interrupted; the writer repeats it
         )
-        self._stalled: OSError | None = None  # the disk takes no more, and the commit under way waits for it
+        self._stalled: OSError | None = None  # the disk is full, and the commit under way waits for it
         self._urgent = False
         self._asleep = False
         self._closing = False
-        self._last_waiters = 0  # how many waited for the last group
+        self._last_waiters = 0  # number of waiters of the last group
         self._flag = WakeFlag()
         self._writer = Thread(target=self._write_groups, name="openq-writer", daemon=True)
         self._preparer = SegmentPreparer(self._prepare_segments)
 
     def _start(self, current: SegmentFile, start: int, number: int) -> None:
-        """Everything before `start` in the current segment is on disk; block `number` comes next."""
+        """Start writing: everything before `start` in the current segment is on disk; block `number` comes
+        next."""
         self._writing = current  # the segment of the last block written
         self._live = [PendingBlock(current, start, number)]
         self._refresh_block()
@@ -126,14 +127,14 @@ class GroupCommitWriter:
     def append(self, record: bytes) -> int:
         buffer = self._buffer
         back = len(buffer)
-        # One comparison for everything unusual: no room, failed, closed, or a writer to be woken.
+        # One comparison for all unusual cases: no room, failed, closed, or a writer to be woken.
         if back + len(record) > self._room:
             return self._append_slow(record)
         try:
-            buffer += _pack(len(record), back) + record  # at once: a block has no half frames
+            buffer += _pack(len(record), back) + record  # one step: a block never has half a frame
             self._count += 1
         except BaseException:
-            self._room = -1  # the record may be there and not counted
+            self._room = -1  # the record may be in the buffer but not counted
             raise
         return self._origin + back
 
@@ -147,9 +148,11 @@ class GroupCommitWriter:
         return self.append(record)
 
     def make_room(self, size: int) -> None:
-        """Records of so many bytes, their frames included, come into one block: under one hold of the lock.
+        """Make room for records of `size` bytes, frames included, in one block, appended under one hold of
+        the lock.
 
-        A block is whole or not there at all, and so are they. Raises DiskFull before any change.
+        A block is either whole or absent after a crash, and so are its records. Raises DiskFull before any
+        change.
         """
         self._check_usable()
         if self._asleep:
@@ -159,7 +162,7 @@ class GroupCommitWriter:
             self._start_segment(size)
 
     def _refresh_block(self) -> None:
-        """Derive anew what `append` needs of the open block. `_room` goes first and comes last."""
+        """Recompute what `append` needs of the open block. `_room` is invalidated first and set last."""
         self._room = -1
         block = self._live[-1]
         self._buffer = block.buffer
@@ -169,8 +172,8 @@ class GroupCommitWriter:
             self._room = block.room
 
     def _start_segment(self, size: int, record: bytes | None = None) -> int:
-        """Go on in the next segment, which has room for so many bytes, with `record` or without."""
-        # What opens a segment must be known before the record that made it necessary.
+        """Continue in the next segment, which has room for `size` bytes, with or without `record`."""
+        # The first record of a segment must be made before the record that caused the new segment.
         first = self.first_record() if self.first_record is not None else None
         need = HEADER_BYTES + BLOCK_BYTES + size
         if first is not None:
@@ -205,15 +208,15 @@ class GroupCommitWriter:
         return location
 
     def _plan_segment(self, need: int) -> SegmentFile:
-        """The next segment, with a file behind it if one is in stock. Raises DiskFull before any change."""
+        """The next segment, with a spare file if the pool has one. Raises DiskFull before any change."""
         pool = self._pool
         spare: SpareSegment | None = None
         if pool.spares:
             spare = pool.spares[0]
             size = spare.size
         elif not pool.full:
-            # The keeper is late, the writer will make the file. Should the disk prove full just then, it
-            # has to fit into the reserve, and leave half of that for acks.
+            # The preparer is late, so the writer will create the file. If the disk is full by then, the
+            # segment has to fit into the reserve and leave half of it for acks.
             size = self._next_size
             if pool.reserve is not None:
                 size = min(size, max(pool.reserve.size // 2, MIN_SEGMENT))
@@ -238,12 +241,12 @@ class GroupCommitWriter:
             raise self._pool.refusal("the disk takes no more")
 
     def refusal(self, detail: str) -> OutOfRoom:
-        """The error for a publish that `can_publish` does not let in."""
+        """The error for a publish that `can_publish` refuses."""
         return self._pool.refusal(detail)
 
     @property
     def shortage(self) -> OSError | None:
-        """Why publishing is refused, where it is."""
+        """The reason why publishing is refused, if it is."""
         return self._stalled or self._pool.shortage
 
     def can_publish(self, size: int) -> bool:
@@ -259,10 +262,10 @@ class GroupCommitWriter:
         return fits or bool(self._pool.spares)
 
     def _may_plan(self) -> bool:
-        """Whether publishing may go on into a segment that has no file yet, should the disk prove full now.
+        """Whether publishing may continue into a segment that has no file yet, in case the disk is full now.
 
-        The reserve stands in for one such segment. A second one, or one without a reserve (it is in use, or
-        being made), needs free space that can be seen.
+        The reserve can replace one such segment. A second one, or one without a reserve (in use, or being
+        made), needs free space that is visible.
         """
         planned = {
             block.segment.number: block.segment.size
@@ -281,11 +284,12 @@ class GroupCommitWriter:
         self._callbacks.append(callback)
 
     def after_commit_of(self, location: int, callback: Callable[[], None]) -> bool:
-        """The same for a record in the commit under way, with that one. False: it is not in it."""
+        """Like `after_commit`, for a record in the commit under way. False if the record is not in that
+        commit."""
         busy = self._busy
         if busy is None or not busy.blocks or location >= self._live[-1].origin:
             return False
-        busy.callbacks.append(callback)  # `_finish` looks at them after it has moved `durable_at`
+        busy.callbacks.append(callback)  # `_finish` reads them after moving `durable_location`
         return True
 
     # -- waking and waiting
@@ -295,7 +299,7 @@ class GroupCommitWriter:
         self._flag.set()
 
     def _wake_writer(self) -> None:
-        """Lock held: the writer sleeps without a time limit; from now on it naps."""
+        """Lock held: the writer sleeps without a timeout; wake it, and from now on it polls."""
         self._flag.set()
         self._asleep = False
         self._refresh_block()
@@ -305,7 +309,8 @@ class GroupCommitWriter:
             self._wait_for_group(location)
 
     def _wait_for_group(self, location: int) -> None:
-        """Usually that of the record; after an interrupted commit it may be the one before."""
+        """Usually waits for the group of the record; after an interrupted commit it may be the group
+        before."""
         group = CommitGroup()
         waiter: Lock | None = None
         try:
@@ -318,7 +323,8 @@ class GroupCommitWriter:
                     raise ValueError(f"nothing was appended at {location:#x}")
                 if self._stalled is not None:
                     raise Unconfirmed(str(self._stalled))
-                # Callbacks are left to the writer: what an interrupted one has done nobody can know.
+                # Callbacks are left to the writer: after an interruption it is unknown which of them have
+                # run.
                 if self._busy is None and self._last_waiters < 2 and not self._callbacks:
                     self._take(group)
                 else:
@@ -332,8 +338,8 @@ class GroupCommitWriter:
             else:
                 waiter.acquire()
         except BaseException:
-            # Ctrl-C in the middle of a commit: writing the same block again is harmless, leaving it
-            # half done would block everybody.
+            # Ctrl-C in the middle of a commit: writing the same block again is harmless; an incomplete commit
+            # would block every waiter.
             if self._busy is group:
                 self._interrupted = group
                 self._flag.set()
@@ -342,10 +348,10 @@ class GroupCommitWriter:
     # -- committing: one thread at a time, the one whose group is in `_busy`
 
     def _take(self, group: CommitGroup) -> None:
-        """Lock held. All that is pending becomes the commit under way.
+        """Lock held. Everything pending becomes the commit under way.
 
-        Interrupted before `_busy` is set, it has changed nothing that matters: a closed block stays in
-        `_live` for the next one who takes. Interrupted later, the waiters are told once more or later.
+        An interruption before `_busy` is set has no effect that matters: a closed block stays in `_live` for
+        the next commit. After an interruption later on, the waiters are notified once more or later.
         """
         live = self._live
         block = live[-1]
@@ -394,7 +400,7 @@ class GroupCommitWriter:
         self._io.fdatasync(segment.fd)
         segment.used = block.start + len(block.buffer)
         if not segment.named:
-            # Only now does the segment get its name: whoever finds it finds its first block whole.
+            # The segment gets its name only now: a named segment always has a complete first block.
             spare = segment.spare
             assert spare is not None
             if spare.path != segment.path:
@@ -404,7 +410,7 @@ class GroupCommitWriter:
             self._advance(segment)
 
     def _name(self, old: str, new: str) -> None:
-        if not exists(self._io, new):  # it does if an interruption came just then
+        if not exists(self._io, new):  # it exists after an interruption just here
             self._io.rename(old, new)
 
     def _open_segment(self, segment: SegmentFile, first_block: int) -> None:
@@ -455,9 +461,9 @@ class GroupCommitWriter:
             raise
 
     def _retry_while_full(self, write: Callable[[], None], transient: tuple[int, ...] = TRANSIENT) -> None:
-        """Do what can be repeated until it succeeds, as long as what stands in the way can pass.
+        """Repeat `write`, which must be safe to repeat, until it succeeds, as long as the error is transient.
 
-        Never for a sync of data: what a failed one has left behind nobody knows.
+        Never used for a sync of data: the state after a failed sync is unknown.
         """
         since = time.monotonic()
         while True:
@@ -470,8 +476,8 @@ class GroupCommitWriter:
             time.sleep(0.02)
 
     def _wait_for_space(self, error: OSError, since: float) -> None:
-        """The disk takes no more, in the middle of a commit. After a while nobody is kept waiting: whoever
-        waits is told that it is uncertain, all else is refused, and the writer alone goes on trying.
+        """The disk is full in the middle of a commit. After a timeout its waiters get an error that the
+        result is uncertain, all further calls are refused, and only the writer keeps trying.
         """
         if time.monotonic() - since < NO_SPACE_TIMEOUT_S:
             return
@@ -491,7 +497,7 @@ class GroupCommitWriter:
             raise Unconfirmed(str(error))
 
     def _end_stall(self) -> None:
-        """What was in the way is over."""
+        """The disk accepts writes again."""
         with self.lock:
             self._stalled = None
             self._refresh_block()
@@ -499,7 +505,7 @@ class GroupCommitWriter:
         self._preparer.wake()
 
     def _advance(self, segment: SegmentFile) -> None:
-        """`segment` is on disk under its name: the one before it is complete."""
+        """`segment` is on disk under its name, so the segment before it is complete."""
         before = self._writing
         with self.lock:
             self._segments = {**self._segments, segment.number: segment}
@@ -509,7 +515,7 @@ class GroupCommitWriter:
                 segment.size = segment.spare.size
                 if segment is self._live[-1].segment:
                     self._refresh_block()
-            segment.named = True  # last: until then all this is repeated after an interruption
+            segment.named = True  # last: until then an interruption repeats all of this
         if before is not segment:
             fd, before.fd = before.fd, -1
             close_quietly(self._io, fd)
@@ -527,11 +533,11 @@ class GroupCommitWriter:
             self.error = JournalFailed(reason)
 
     def _failure(self) -> OpenQError:
-        # A new one for each thread: a raised exception carries that thread's traceback.
+        # A new exception for each thread: a raised exception carries that thread's traceback.
         return JournalFailed(self.error.reason) if isinstance(self.error, JournalFailed) else Closed()
 
     def _finish(self, group: CommitGroup) -> None:
-        """Tell everybody. Callbacks of one group are through before those of the next begin."""
+        """Notify all waiters. Callbacks of one group are complete before those of the next begin."""
         with self.lock:
             if self.error is None and group.blocks:
                 last = group.blocks[-1]
@@ -563,7 +569,7 @@ class GroupCommitWriter:
             self._flag.set()
 
     def _write_groups(self) -> None:
-        """The writer thread. It naps while there is traffic, so that `append` need not wake it."""
+        """The writer thread. It polls during traffic, so that `append` need not wake it."""
         quiet = 0
         rested = False
         while True:

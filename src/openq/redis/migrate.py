@@ -1,9 +1,9 @@
-"""Everything that a broker holds, into another one: from a data directory to Redis, or back.
+"""Copy everything that a broker holds into another one: from a data directory to Redis, or back.
 
-Time stands still on both sides meanwhile (the brokers are opened with a clock that does), so that nothing
-expires, comes due or dies on the way. Messages are taken in the order of their sequence, which with their
-priorities and groups is the order in which they are handed out. Every step may be done again: an id that is
-there already is passed over, and a document in the target says which queues are done.
+Both brokers are opened with a clock that stands still, so that no message expires, becomes due or is
+dead-lettered during the migration. Messages are copied in the order of their sequence; together with their
+priorities and groups this is the order of delivery. Every step can be repeated: an id that already exists in
+the target is skipped, and a document in the target records which queues are done.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ CHUNK_BYTES = 1 << 20
 
 
 class MigrationFailed(OpenQError):
-    """What arrived is not what left. The source is as it was."""
+    """The target's content differs from the source's. The source is unchanged."""
 
     code = "migration_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueContent:
-    """What a queue holds, in a form that is the same on both sides."""
+    """The content of a queue, in a form that is the same on both sides."""
 
     count: int
     bytes: int
     ids: str  # digests, in order
     bodies: str
-    facts: str  # counts, times, priorities, groups, attributes, deaths
+    facts: str  # counts, times, priorities, groups, attributes, dead-letter events
 
     def difference(self, other: QueueContent) -> str:
         if self.count != other.count:
@@ -56,10 +56,10 @@ class MigratedQueue:
     count: int
     bytes: int
     past: int = 0
-    before: bool = False  # by an earlier run
+    before: bool = False  # migrated by an earlier run
 
 
-# -- looking ------------------------------------------------------------------------------------
+# -- inspecting ---------------------------------------------------------------------------------
 
 
 def queues(endpoint: MigrationEndpoint) -> list[str]:
@@ -75,7 +75,7 @@ def count(endpoint: MigrationEndpoint) -> int:
 
 
 def waiting(endpoint: MigrationEndpoint, queue: str) -> list[Entry]:
-    """Everything in a queue by sequence; what is with consumers comes back to its place."""
+    """All messages of a queue by sequence; messages in flight return to their position."""
     return sorted(
         (entry for entry, _, _ in endpoint.broker.inspect.walk(queue, "all", None)),
         key=lambda entry: entry.seq,
@@ -83,7 +83,8 @@ def waiting(endpoint: MigrationEndpoint, queue: str) -> list[Entry]:
 
 
 def whole(endpoint: MigrationEndpoint, queue: str, entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Entries with body, id and counts, some hundred at a time: such that another broker can take them."""
+    """Entries with body, id and counts, a few hundred at a time: complete, so that another broker can import
+    them."""
     broker = endpoint.broker
     for part in _parts(entries):
         leases = broker.inspect.leases_of(queue, [entry.seq for entry in part])
@@ -109,7 +110,7 @@ def _parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 def _whole(entry: Entry, id: str, delivery: Any) -> Entry:
     options = entry.options.copy() if entry.options is not None else DeliveryOptions()
     options.id = id
-    options.number = 0  # receipts of the source fit nothing in the target
+    options.number = 0  # receipts of the source are not valid in the target
     if delivery is not None:
         options.count = delivery.count
         options.first_ms = options.first_ms or delivery.delivered_ms
@@ -157,7 +158,7 @@ def _facts(entry: Entry, options: DeliveryOptions, now_ms: int) -> tuple[object,
     )
 
 
-# -- moving -------------------------------------------------------------------------------------
+# -- migrating ----------------------------------------------------------------------------------
 
 
 def migrate(
@@ -167,7 +168,7 @@ def migrate(
     history: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> list[MigratedQueue]:
-    """Take everything over, and check that it arrived. Raises MigrationFailed where it did not."""
+    """Copy everything, and verify that it arrived. Raises MigrationFailed if it did not."""
     state = _state(source, target)
     names = queues(source)
     if not state.get("begun"):
@@ -203,8 +204,8 @@ def migrate(
 
 
 def is_done(source: MigrationEndpoint, target: MigrationEndpoint) -> bool:
-    """Whether an earlier run ended. Raises InvalidSetting if it was one from elsewhere, or if the source went
-    on living: what came since then would be left behind."""
+    """Whether an earlier run was completed. Raises InvalidSetting if that run had another source, or if the
+    source has changed since: the later messages would be left behind."""
     state = _state(source, target)
     if not state.get("done"):
         return False
@@ -220,7 +221,7 @@ def is_done(source: MigrationEndpoint, target: MigrationEndpoint) -> bool:
 
 
 def _ids_of(endpoint: MigrationEndpoint, queue: str) -> str:
-    """Which messages wait there, and in which order."""
+    """The ids of the messages of a queue, in order."""
     ids = [endpoint.broker.inspect.message_id(entry) for entry in waiting(endpoint, queue)]
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
@@ -304,7 +305,7 @@ def _move(
     target.rewind()
     have = {target.broker.inspect.message_id(entry) for entry in waiting(target, name)}
     for half_done in have - live:
-        target.broker.admin.cancel(name, half_done)  # of the past, and an earlier run ended in the middle
+        target.broker.admin.cancel(name, half_done)  # of the history: an earlier run was interrupted
     past = 0
     gone = _gone(source, name, live) if history and source.broker.settings(name).history_ms else iter(())
     for is_live, part in _together(_living(source, name, entries), gone):
@@ -325,7 +326,7 @@ def _move(
     return MigratedQueue(name, left.count, left.bytes, past)
 
 
-_Timed = tuple[int, int, bool, Any]  # when it was sent, its sequence, whether it is live, and itself
+_Timed = tuple[int, int, bool, Any]  # send time, sequence, whether it is live, the message
 
 
 def _living(source: MigrationEndpoint, name: str, entries: Sequence[Entry]) -> Iterator[_Timed]:
@@ -335,7 +336,7 @@ def _living(source: MigrationEndpoint, name: str, entries: Sequence[Entry]) -> I
 
 
 def _gone(source: MigrationEndpoint, name: str, live: set[str]) -> Iterator[_Timed]:
-    """What was worked off and is still kept."""
+    """Settled messages that are still kept."""
     after = 0
     while messages := source.past(name, after, CHUNK):
         after = messages[-1].seq
@@ -351,7 +352,7 @@ def _gone(source: MigrationEndpoint, name: str, live: set[str]) -> Iterator[_Tim
 
 
 def _together(*streams: Iterator[_Timed]) -> Iterator[tuple[bool, list[Any]]]:
-    """In the order of time, as many of one kind at once as follow each other."""
+    """Merge by time; consecutive messages of one kind are returned together."""
     for is_live, run in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(2)):
         while part := [each for _, _, _, each in islice(run, CHUNK)]:
             yield is_live, part

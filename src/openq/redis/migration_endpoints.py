@@ -1,8 +1,8 @@
-"""The two sides of a migration: a broker, and what goes beyond its verbs.
+"""The two sides of a migration: a broker, and operations beyond its interface.
 
-A local broker takes messages in as they are. Into Redis they are published again, each at the time at which
-it was sent: the functions take the time from the caller where the clock is a virtual one. So everything
-that counts from there (retention, times to live, the deduplication window) comes out as it was.
+A local broker imports messages unchanged. Into Redis they are published again, each at the time at which it
+was sent: with a virtual clock the functions take the time from the caller. So everything that is counted from
+the send time (retention, TTL, the deduplication window) stays the same.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ..clock import VirtualClock
 from ..errors import OpenQError
 from ..model import DeliveryOptions, Draft, Entry
 
-DedupEntry = tuple[str, str, int]  # what the window knows it by, the id of the message, until when
+DedupEntry = tuple[str, str, int]  # its key in the window, the id of the message, expiry time
 
 
 class SteppingClock(VirtualClock):
-    """Stands still at `now`, and is put back to the times at which messages were sent."""
+    """Stands still at `now`, and is set back to the times at which messages were sent."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
         self._present_ms = now_ms
 
     def set_time(self, time_ms: int) -> None:
-        self._now_ms = max(time_ms, 1)  # 0 would be Redis's own time
+        self._now_ms = max(time_ms, 1)  # 0 would mean Redis's own time
 
     def return_to_present(self) -> None:
         self._now_ms = self._present_ms
@@ -35,19 +35,20 @@ class SteppingClock(VirtualClock):
 
 @dataclass(slots=True)
 class MigrationEndpoint:
-    """A broker in this process, which can take whole messages in."""
+    """A broker in this process, which can import complete messages."""
 
-    broker: Any  # with the views that doors have as well
+    broker: Any  # with the views that the protocols use
     place: str
     load_state: Callable[[], bytes | None]
     save_state: Callable[[bytes], None]
-    past: Callable[[str, int, int], Sequence[Any]]  # queue, after which sequence, how many
+    past: Callable[[str, int, int], Sequence[Any]]  # queue, after which sequence, maximum count
 
     def rewind(self) -> None:
-        """Before the first message of a queue comes in: what follows comes in the order of time."""
+        """Called before the first message of a queue is imported; messages then follow in the order of
+        time."""
 
     def return_to_present(self) -> None:
-        """After the last."""
+        """Called after the last message."""
 
     def import_messages(self, queue: str, entries: Sequence[Entry]) -> None:
         self.broker.importer.import_messages(queue, entries)
@@ -79,7 +80,8 @@ class RedisEndpoint(MigrationEndpoint):
             self._publish(queue, [draft_of(entry) for entry in group])
 
     def import_history(self, queue: str, messages: Sequence[Any]) -> None:
-        """Published and cancelled at once: what is gone stays in the stream, to be replayed."""
+        """Publish the messages and cancel them at once: settled messages stay in the stream, to be
+        replayed."""
         for time_ms, group in groupby(messages, key=lambda message: message.time_ms):
             self.clock.set_time(time_ms)
             drafts = [_past_draft(message) for message in group]
@@ -120,13 +122,13 @@ class RedisEndpoint(MigrationEndpoint):
         return stem + b"k", stem + b"kz"
 
     def _id(self, stored: bytes) -> str:
-        """`i` and an id, or `s` and the sequence that it follows from."""
+        """Parse `i` and an id, or `s` and the sequence from which the id is derived."""
         text = stored.decode()
         return text[1:] if text[0] == "i" else str(self.broker.inspect.id_of(int(text[1:])))
 
 
 def draft_of(entry: Entry) -> Draft:
-    """To be published at the time at which it was sent."""
+    """A draft to be published at the time at which the message was sent."""
     options = entry.options
     assert options is not None
     due_ms = options.due_ms if options.due_ms > entry.sent_ms else 0

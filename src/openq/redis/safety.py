@@ -1,8 +1,9 @@
-"""What Redis may lose, said before anybody relies on it: settings, profiles, and the loss window.
+"""What Redis may lose, reported before it is relied on: settings, profiles, and the loss window.
 
-Redis answers a write before it is on a disk or on another machine, unless told otherwise. So at the start the
-servers are asked how they are set: `safe` refuses to start on settings that would lose acknowledged messages,
-`fast` starts and says how much may be lost. Only `gather` (facts.py) talks to a server; this is pure.
+By default Redis confirms a write before it is on a disk or on another machine. So the settings of the servers
+are read at start: `safe` refuses to start on settings that would lose acknowledged messages, `fast` starts
+and reports how much may be lost. Only `read_server_info` (server_info.py) talks to a server; this module is
+pure.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from .server_info import ServerInfo as ServerInfo
 from .server_info import read_server_info as read_server_info
 
 PROFILES = ("safe", "fast")
-MIN_VERSION = (7, 0)  # the first with Functions
+MIN_VERSION = (7, 0)  # the first version with Functions
 
-EVERYSEC_S = 2.0  # a sync each second, and writes held back for up to two while one takes long
+EVERYSEC_S = 2.0  # one sync per second; writes are held back for up to two seconds while a sync is slow
 FAILOVER_S = 2.0  # for an election, and for clients to find the new master
 LONG_TIMEOUT_S = 5.0
-KERNEL_S = 30.0  # how long Linux keeps a written page before it goes to disk by itself
+KERNEL_S = 30.0  # how long Linux keeps a written page before it flushes it to disk
 FAULTS = {
     "process_killed": "the Redis process is killed",
     "power_loss": "its machine loses power",
@@ -34,7 +35,7 @@ FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class SafetyFinding:
-    """One setting, whether it will do, and what to do if not."""
+    """One setting, whether it is sufficient, and the fix if not."""
 
     setting: str
     value: str
@@ -51,10 +52,10 @@ class SafetyFinding:
 
 @dataclass(frozen=True, slots=True)
 class LossEstimate:
-    """How much that was acknowledged one kind of fault may take away."""
+    """How much acknowledged data one kind of fault may lose."""
 
     fault: str
-    seconds: float  # infinite: without bound; not a number: unknown
+    seconds: float  # inf: without bound; NaN: unknown
     text: str
 
     def __str__(self) -> str:
@@ -66,7 +67,7 @@ class SafetyReport:
     profile: str
     nodes: tuple[ServerInfo, ...]
     findings: tuple[SafetyFinding, ...]
-    copies: int | None = None  # how many replicas answers wait for; None: all that are connected
+    copies: int | None = None  # number of replicas that answers wait for; None: all connected ones
 
     def required_replicas(self, info: ServerInfo) -> int:
         if self.profile == "fast":
@@ -90,15 +91,15 @@ def format_window(seconds: float) -> str:
     return "nothing" if not seconds else f"up to {seconds:g} s"
 
 
-# -- judging ------------------------------------------------------------------------------------
+# -- evaluating ---------------------------------------------------------------------------------
 
 
 def evaluate(
     info: ServerInfo | Sequence[ServerInfo], profile: str = "safe", copies: int | None = None
 ) -> SafetyReport:
-    """What is found on one server, or on all masters of a cluster.
+    """The findings on one server, or on all masters of a cluster.
 
-    `copies` is how many replicas answers wait for, where that is not all that are connected.
+    `copies` is the number of replicas that answers wait for, if not all that are connected.
     """
     if profile not in PROFILES:
         raise InvalidSetting(f"profile must be safe or fast, not {profile!r}")
@@ -108,7 +109,7 @@ def evaluate(
 
 
 def refuse_unsafe(report: SafetyReport) -> list[str]:
-    """Refuse what the profile does not allow; otherwise the warnings to be logged."""
+    """Raise for findings that the profile does not allow; otherwise return the warnings to be logged."""
     for node in report.nodes:
         refuse_old_version(node)
     if report.failures:
@@ -126,7 +127,7 @@ def refuse_unsafe(report: SafetyReport) -> list[str]:
 
 
 def _rewrite(report: SafetyReport) -> str:
-    """For one server as a whole command; for several, what is to be said to each."""
+    """The CONFIG REWRITE command: complete for one server, a template for several."""
     return f"{report.nodes[0].cli if len(report.nodes) == 1 else 'redis-cli -h ... -p ...'} config rewrite"
 
 
@@ -141,12 +142,13 @@ def refuse_old_version(info: ServerInfo) -> None:
 
 
 class _Findings:
-    """What is found on one server, in order."""
+    """The findings on one server, in order."""
 
     def __init__(self, info: ServerInfo, report: SafetyReport) -> None:
         self.info = info
         self.report = report
-        self.strict = "failed" if report.profile == "safe" else "warning"  # of what `safe` refuses
+        # Verdict for settings that `safe` refuses
+        self.strict = "failed" if report.profile == "safe" else "warning"
         self.found: list[SafetyFinding] = []
 
     def add(self, setting: str, verdict: str, text: str, command: str = "", value: str | None = None) -> None:
@@ -191,7 +193,7 @@ def _judge_disk(findings: _Findings) -> None:
     else:
         add("appendonly", "ok", "every change is written to a file")
     if appendonly == "no":
-        return  # appendfsync has no say then
+        return  # appendfsync has no effect then
     always = f"{info.cli} config set appendfsync always"
     match info.settings.get("appendfsync"):
         case None:
@@ -245,7 +247,7 @@ def _judge_replicas(findings: _Findings) -> None:
     add("replicas", verdict, text, value=f"{count} connected")
     least = info.settings.get("min-replicas-to-write")
     if info.in_cluster:
-        return  # there a master that is cut off stops by itself
+        return  # there an isolated master stops by itself
     command = f"{info.cli} config set min-replicas-to-write 1"
     if least is None:
         add(
@@ -261,7 +263,8 @@ def _judge_replicas(findings: _Findings) -> None:
 
 
 def _judge_failover(findings: _Findings) -> None:
-    """How long queues stand still when a master dies: nearly all of it is the servers' own patience."""
+    """How long queues are unavailable when a master dies: nearly all of it is the timeout set on the
+    servers."""
     info = findings.info
     if info.in_cluster and info.lags_s:
         setting, command = "cluster-node-timeout", f"{info.cli} config set cluster-node-timeout"
@@ -286,7 +289,7 @@ def _judge_failover(findings: _Findings) -> None:
 
 
 def loss_window(report: SafetyReport) -> list[LossEstimate]:
-    """For each fault, how much that was acknowledged may be gone. Of several servers, the worst."""
+    """How much acknowledged data each fault may lose. Of several servers, the worst."""
     worst: dict[str, LossEstimate] = {}
     for node in report.nodes:
         for line in _estimates(node, report):
@@ -360,7 +363,7 @@ def _power(info: ServerInfo, report: SafetyReport) -> LossEstimate:
         case _, "always":
             return LossEstimate(fault, 0.0, "every change was on disk before its answer (appendfsync always)")
         case _, "everysec":
-            # WAITAOF does not change that: with everysec it was seen to answer before the sync.
+            # WAITAOF does not change that: with everysec it was observed to answer before the sync.
             return LossEstimate(
                 fault,
                 EVERYSEC_S,
@@ -382,7 +385,7 @@ def _snapshots(fault: str, info: ServerInfo) -> LossEstimate:
     if words is None:
         return LossEstimate(fault, math.nan, "what came after the last snapshot (appendonly no)")
     points = words.split()
-    # A point that asks for more than one change may never be reached: it bounds nothing.
+    # A save point that requires more than one change may never be reached, so it is not a bound.
     bounds = [
         float(after_s) for after_s, changes in zip(points[::2], points[1::2], strict=True) if changes == "1"
     ]
@@ -437,7 +440,7 @@ def _stops_alone(info: ServerInfo) -> bool:
 
 
 def loss_window_gauges(report: SafetyReport) -> list[Family]:
-    """For monitoring: alarm on what is more than you can bear. +Inf is without bound, NaN unknown."""
+    """For monitoring: alert on more loss than is acceptable. +Inf means without bound, NaN unknown."""
     samples = [({"fault": line.fault}, line.seconds) for line in loss_window(report)]
     return [
         Family(

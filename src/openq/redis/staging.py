@@ -1,15 +1,18 @@
-"""Staged batches on Redis: the promises of `local/staging.py`, kept by any number of servers together.
+"""Staged batches on Redis: the guarantees of `local/staging.py`, kept by any number of servers together.
 
-Parts and promise of a job lie in keys of their own, on one node; the queues that its rows go to may be on
-others. So a batch is published in confirmed steps:
+The parts and the plan of a job are in keys of their own, on one node; the queues that its rows go to may be
+on other nodes. So a batch is published in confirmed steps:
 
-    1. the promise, made by one call if the parts still are those that were looked at. A job has one at a time
-    2. chunk by chunk into the queues. One call stores the messages of a chunk in a queue and, beside them,
-       how many rows of the batch that queue has had its share of; nothing, if the caller is wrong about that
-    3. the mark that the batch is done, and its parts away, in one call
+    1. Write the plan, in one call, if the parts are still those that were checked. A job has one plan
+       at a time.
+    2. Publish to the queues chunk by chunk. One call stores the messages of a chunk in a queue and, beside
+       them, how many rows of the batch that queue has received its share of. It stores nothing if the
+       caller's row count for that queue is wrong.
+    3. Mark the batch as done and delete its parts, in one call.
 
-Nobody holds a lock. Whoever finds a promise, by the same commit sent to another server, a later one or a
-sweep, goes on with it: two who do so at once help each other, and a chunk that comes late finds itself done.
+There is no lock. Any server that finds a plan resumes it: by the same commit sent to another server, by a
+later commit, or by a sweep. Two servers that resume it at once share the work, and a chunk that comes late is
+found done.
 """
 
 from __future__ import annotations
@@ -65,17 +68,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.redis")
 
-CHUNK_ROWS = 1_000  # published by one call: Redis does nothing else meanwhile
+CHUNK_ROWS = 1_000  # published by one call, which blocks Redis meanwhile
 CHUNK_BYTES = 1 << 20
-STRIDE_BYTES = 16 << 20  # published before all of it is confirmed
+STRIDE_BYTES = 16 << 20  # published before it is confirmed as a whole
 CLAIM_MS = 15_000  # a sweep skips plans with progress within this time
-ABSENT_MS = 60_000  # between the entry of a batch in the list and its first part
+ABSENT_MS = 60_000  # between listing a batch and its first part
 _TRIES = 10
-_CHANGES = 50  # times that others are faster
+_CHANGES = 50  # maximum number of conflicts with other servers
 
 
 class _QueueBehind(NotReplicated):
-    """A queue lost what it had said it has."""
+    """A queue lost rows that it had reported to have."""
 
 
 P = ParamSpec("P")
@@ -102,7 +105,7 @@ class RedisStaging:
         self._keys = StagingKeys(store)
         self._max_bytes = staged_batches.MAX_IN_MEMORY
 
-    # -- the verbs ------------------------------------------------------------------------------
+    # -- operations -----------------------------------------------------------------------------
 
     @_with_separate_writes
     def put(self, job: StagingJob, batch: int, part: str, data: bytes) -> int:
@@ -136,7 +139,7 @@ class RedisStaging:
     ) -> Committed:
         check_batch(batch)
         self.store.state.check_open()
-        own = b""  # promise
+        own = b""  # plan
         failed = 0
         for _ in range(_CHANGES):
             state = self._keys.read_state(job, batch)
@@ -144,7 +147,7 @@ class RedisStaging:
             done = state.outcome(bool(own))
             try:
                 if done is not None:
-                    with self._confirmed():  # also what others wrote before
+                    with self._confirmed():  # also earlier writes of other servers
                         self._drop(job, batch)
                     return done
                 if state.promised >= 0:
@@ -156,7 +159,7 @@ class RedisStaging:
                     qualified_name(job.account, dead_letter) if dead_letter else None,
                     QueueLimits(self._rooms(), may_send),
                 )
-                if state.newest < 0 and not plan.rows:  # nothing of it has to be remembered
+                if state.newest < 0 and not plan.rows:  # nothing of it has to be kept
                     with self._confirmed():
                         self._drop(job, batch)
                     return Committed(0, 0, False)
@@ -239,7 +242,7 @@ class RedisStaging:
         self._keys.settle(job, state.batch, state.weight if state.is_staged else None)
 
     def _is_damaged(self, job: StagingJob, batch: int, part: str, rows: int) -> bool:
-        """Whether a promised batch lacks just this part, and one of so many rows may stand in for it."""
+        """Whether a planned batch lacks just this part, and a part of `rows` rows may replace it."""
         state = self._keys.read_state(job, batch)
         if state.promised != batch or (part, rows) not in state.read_promise().parts:
             return False
@@ -256,14 +259,14 @@ class RedisStaging:
 
     @contextmanager
     def _confirmed(self) -> Iterator[None]:
-        """What is written in here is as safe as the profile says when it is over, or NotReplicated is raised:
-        all of it may be done again."""
+        """Writes in this block are as safe as the profile promises when it ends. Otherwise NotReplicated is
+        raised: all of them may be repeated."""
         calls = self.store.calls
         with calls.separate_writes():
             yield
             calls.wait_for_copies()
 
-    # -- promising ------------------------------------------------------------------------------
+    # -- planning -------------------------------------------------------------------------------
 
     def _rooms(self) -> Any:
         store = self.store
@@ -282,27 +285,28 @@ class RedisStaging:
         return room_of
 
     def _write_plan(self, job: StagingJob, state: JobState, plan: CommitPlan) -> bytes:
-        """What was promised; nothing if others were faster, or a part is another one by now."""
+        """Write the plan and return it; empty if another server was faster, or if a part has been
+        replaced."""
         if state.newest < 0:
             self._keys.remember_job(StagingJob(job.name, job.account, state.job_owner(job)))
         text = json.dumps({**plan.to_json(), "by": self.store.token()}).encode()
         for _ in range(_CHANGES):
             with self._confirmed():
-                self._keys.settle(job, state.batch, state.weight)  # so that a sweep finds it at any rate
+                self._keys.settle(job, state.batch, state.weight)  # so that a sweep finds it in any case
                 word = self._keys.plan(job, state, text)
             if word == "made":
                 return text
             again = self._keys.read_state(job, state.batch)
             if word != "changed" or any(state.parts[part] != again.parts.get(part) for part, _ in plan.parts):
                 break
-            state = again  # what came is none of the batch: no need to look at the parts again
+            state = again  # the new part is not in the plan: no need to check the parts again
         return b""
 
-    # -- publishing what is promised ------------------------------------------------------------
+    # -- publishing a plan ----------------------------------------------------------------------
 
     def _publish_plan(self, job: StagingJob, state: JobState) -> None:
-        """All that is not published yet; then nothing is staged any more. Raises NotReplicated where that is
-        not certain: the promise stands, and whoever comes next goes on with it."""
+        """Publish all remaining rows; then nothing is staged any more. Raises NotReplicated where that is not
+        certain: the plan stays, and the next caller resumes it."""
         batch = state.promised
         if batch != state.batch:
             state = self._keys.read_state(job, batch)
@@ -335,7 +339,7 @@ class RedisStaging:
 
 
 class _BatchPublisher:
-    """One who publishes a batch: what he knows of how far each queue is."""
+    """Publishes one batch; keeps the known progress of each queue."""
 
     def __init__(
         self, store: RedisStore, publisher: Publisher, job: str, batch: int, dead_letter: str | None
@@ -345,12 +349,12 @@ class _BatchPublisher:
         self._job = job
         self._batch = batch
         self._dead_letter = dead_letter
-        self._rows: dict[int, int] = {}  # number of a queue -> its share of the rows before this one is there
+        self._rows: dict[int, int] = {}  # queue number -> its share of the rows before this one is stored
         store.refresh()
 
     def publish(self, row: int, chunk: list[MessageSlice]) -> None:
-        """A queue gets all of a chunk by one call. The dead letters come last: what cannot go to its queue,
-        because that is deleted in this moment, goes with them."""
+        """A queue gets all of a chunk by one call. The dead letters come last: messages whose queue is
+        deleted at this moment go with them."""
         shares: dict[str, list[tuple[int, MessageSlice]]] = {}
         for each in chunk:
             shares.setdefault(each.queue, []).append((row, each))
@@ -363,7 +367,7 @@ class _BatchPublisher:
             self._send(self._dead_letter, sorted(dead, key=lambda each: each[0]), row)
 
     def _send(self, name: str, share: list[tuple[int, MessageSlice]], end: int) -> bool:
-        """False: the queue was deleted since the promise, and took its messages with it."""
+        """False: the queue was deleted since the plan was written, and its messages with it."""
         store = self._store
         for _ in range(_CHANGES):
             view = store.registry.queues.get(name)
@@ -387,7 +391,7 @@ class _BatchPublisher:
             self._emit(view, answers, len(flat) // 2)
             known = store.registry.queues.get(name)
             if known is None or known.number != view.number:
-                continue  # it is another one by now, which begins with this chunk
+                continue  # a new queue of that name, which begins with this chunk
             if found < rows:
                 raise _QueueBehind(f"queue {name!r} has fewer rows of a batch than it had")
             self._rows[view.number] = found
@@ -409,7 +413,7 @@ class _BatchPublisher:
         return int(found), answers[0] if answers else []
 
     def _records(self, view: CachedQueue, first: int, each: MessageSlice, rows: int) -> Iterator[bytes]:
-        """Without those that the queue has."""
+        """The records, without those that the queue has already."""
         left = each.cut(max(0, rows - first), len(each.bodies)) if rows > first else each
         if left.drafts is None and view.is_plain:
             published = light_fields(left.options)

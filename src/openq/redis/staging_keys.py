@@ -1,4 +1,4 @@
-"""Staged batches in Redis: each method calls one function of `lua/8_stages.lua` and parses its answer."""
+"""Staged batches in Redis: each method calls one function of `lua/8_stages.lua` and parses its reply."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from ..names import split_name
 if TYPE_CHECKING:
     from .store import RedisStore
 
-ENTRY_BYTES = 200  # of a part in memory, beside its name, which is there twice, and what is known of it
-PARTS_AT_ONCE = 1_000  # read by one call: Redis does nothing else meanwhile
+ENTRY_BYTES = 200  # of a part in memory, beside its name, which is stored twice, and its facts
+PARTS_AT_ONCE = 1_000  # read by one call, which blocks Redis meanwhile
 
 
 class JobState(NamedTuple):
-    """A job, and one of its batches, at one moment."""
+    """A job and one of its batches, at one moment."""
 
     batch: int
     now_ms: int
     owner: str
-    newest: int  # batch that is published; -1: none
+    newest: int  # the newest published batch; -1: none
     rows: int
     rejected: int
-    promised: int  # batch; -1: none
+    promised: int  # planned batch; -1: none
     promised_by: str
     plan: bytes
-    floor: int  # so many of its rows are published for sure
+    floor: int  # number of its rows that are certainly published
     progressed_ms: int
     is_staged: bool
     stage_owner: str
     touched_ms: int
     size: int  # of all parts
-    weight: int  # the same in memory
-    puts: int  # so often a part was sent; -1: never
+    weight: int  # the same, in memory
+    puts: int  # number of puts of parts; -1: none
     part_count: int
-    parts: dict[str, bytes]  # name -> facts as they were written; like the promise not there if not asked for
+    parts: dict[str, bytes]  # name -> facts as written; empty, like the plan, unless requested
 
     def require(self, job: StagingJob) -> None:
         job.require(self.owner)
         job.require(self.stage_owner)
 
     def job_owner(self, job: StagingJob) -> str:
-        """Not that of an admin who helps."""
+        """The owner of the job, not an admin who acts for it."""
         return self.owner or self.stage_owner or job.owner
 
     def outcome(self, is_ours: bool) -> Committed | None:
-        """What became of the batch, if it is done."""
+        """The result of the batch, if it is done."""
         if self.batch > self.newest:
             return None
         if self.batch < self.newest:
@@ -91,7 +91,7 @@ class StagingKeys:
         self._jobs = f"{prefix}:{{meta}}:jobs".encode()
 
     def tag(self, job: StagingJob) -> str:
-        """Of its keys, and of its marks in queues: short, whatever the account is called."""
+        """The tag of its keys and of its marks in queues: short, however long the account name."""
         return hashlib.sha256(job.key.encode()).hexdigest()[:24]
 
     def _key(self, job: StagingJob, name: str = "j") -> bytes:
@@ -105,11 +105,11 @@ class StagingKeys:
                 raise NotYourJob(job.name) from None
             raise
 
-    # -- of a job -------------------------------------------------------------------------------
+    # -- of one job -----------------------------------------------------------------------------
 
     def read_state(self, job: StagingJob, batch: int, is_brief: bool = False) -> JobState:
-        """Brief is without promise and parts. Many parts are read bit by bit afterwards: whether they changed
-        meanwhile shows when the count of puts is compared."""
+        """A brief state has no plan and no parts. Many parts are read in several calls; comparing the count
+        of puts shows whether they changed meanwhile."""
         most = 0 if is_brief else PARTS_AT_ONCE
         now_ms, known, stage, count, *rest = self._ask(job, "stage_look", batch, most)
         owner, newest, rows, rejected, promised, promised_by, floor, went_on_ms = known
@@ -135,7 +135,7 @@ class StagingKeys:
     def put(
         self, job: StagingJob, batch: int, part: str, text: bytes, data: bytes, repairs: bool = False
     ) -> tuple[str, int, int]:
-        """`kept`, `done` or `late`; then weight and parts of the batch."""
+        """Returns `kept`, `done` or `late`; then weight and parts of the batch."""
         try:
             word, size, parts = self._ask(
                 *(job, "stage_put", batch, part, job.owner, int(job.is_admin), text, data),
@@ -161,7 +161,8 @@ class StagingKeys:
         return packed.Part(data)
 
     def plan(self, job: StagingJob, state: JobState, text: bytes) -> str:
-        """`made`, or why not: `done`, `other` (is promised), `changed` (are the parts)."""
+        """Returns `made`, or the reason for refusal: `done`, `other` (batch is planned), `changed`
+        (parts)."""
         word: bytes = self._ask(job, "stage_promise", state.batch, state.job_owner(job), text, state.puts)
         return word.decode()
 
@@ -173,7 +174,7 @@ class StagingKeys:
         self._ask(job, "stage_done", batch, rows, rejected, progress.kept_ms(job.key))
 
     def drop(self, job: StagingJob, batch: int, even_promised: bool = False) -> str:
-        """`dropped`, or what it is instead: `done`, where nothing but leftovers went, or `promised`."""
+        """Returns `dropped`, or the state instead: `done`, if only leftovers were deleted, or `promised`."""
         word: bytes = self._ask(
             *(job, "stage_drop", batch, job.owner, int(job.is_admin)),
             *(int(even_promised), progress.kept_ms(job.key)),
@@ -191,7 +192,7 @@ class StagingKeys:
             job, state.batch, state.part_count, state.size, touched_ms, is_promised
         )
 
-    # -- of all ---------------------------------------------------------------------------------
+    # -- of all jobs ----------------------------------------------------------------------------
 
     def listed(self) -> list[ListedBatch]:
         flat = self._store.calls.call(self._list, "HGETALL", self._list)
@@ -209,7 +210,7 @@ class StagingKeys:
         return sorted(found, key=lambda each: each.batch)
 
     def enter(self, job: StagingJob, batch: int, weight: int, most: int) -> None:
-        """Room for so many bytes of memory more."""
+        """Reserve `weight` more bytes of memory."""
         name = f"{batch} {job.key}"
         state = self._store.fcall_plain(
             self._list, "stage_enter", name, weight, most, staged_batches.MAX_STAGES
@@ -223,12 +224,12 @@ class StagingKeys:
             )
 
     def settle(self, job: StagingJob, batch: int, weight: int | None) -> None:
-        """What there is of a batch by now; None: nothing."""
+        """Set the weight that a batch has by now; None: the batch does not exist."""
         state = "" if weight is None else weight
         self._store.fcall_plain(self._list, "stage_settle", f"{batch} {job.key}", state)
 
     def remember_job(self, job: StagingJob) -> None:
-        """It is about to publish; raises TooManyJobs."""
+        """Register a job that is about to publish; raises TooManyJobs."""
         most = progress.MAX_JOBS_PER_OWNER if job.owner else progress.MAX_SHARED_JOBS
         word = self._store.fcall_plain(
             *(self._jobs, "stage_job", job.owner, job.key, progress.kept_ms(job.key), most, progress.MAX_JOBS)
@@ -244,12 +245,12 @@ def pack_part_info(facts: PartFacts, data: bytes) -> bytes:
 
 
 def weight_of(part: str, text: bytes, data: bytes) -> int:
-    """Of a part in memory: small ones are mostly names and what Redis adds to each."""
+    """The memory that a part takes: small parts are mostly names and the overhead of Redis."""
     return len(data) + len(text) + 2 * len(part) + ENTRY_BYTES
 
 
 def _sum(data: bytes) -> str:
-    """Tells parts of one name apart, and what was damaged from what was sent."""
+    """A digest that tells parts of one name apart, and damaged data from the data that was sent."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 

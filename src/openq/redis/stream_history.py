@@ -1,9 +1,10 @@
 """The history of a store as columns: a snapshot of the streams of its queues, in pieces, and their rows.
 
-What `openq.history.local.LocalHistory` is for a journal. A piece is a range of ids of one stream of one
-queue, from an entry that was there when the snapshot was taken: if that is trimmed before the piece is read,
-it is an error and not a shorter answer. Old messages that are kept only because nobody acked them yet, behind
-others of their queue that were dropped, are no part of the history any more.
+This is the counterpart of `openq.history.local.LocalHistory`, which reads a journal. A piece is a range of
+ids of one stream of one queue. It starts at an entry that existed when the snapshot was taken: if that entry
+is trimmed before the piece is read, the result is an error and not a shorter answer. Old messages that are
+kept only because they are not acked yet, while later ones of their queue were dropped, are no longer part of
+the history.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from openq.redis.stream_rows import (
 )
 from openq.redis.stream_scripts import HEADS, OWN_IDS, RANGES, RETURNS_AND_ARRIVALS
 
-# Clients know pieces of segments and of files. They hand back what they got without looking at it, and expect
-# no order of files: that is what ranges of several streams are like, so they travel under such a name.
+# Clients know pieces of segments and of files. They return pieces unchanged without looking inside, and
+# expect no order among files. Ranges of several streams have no order either, so they are sent as files.
 _KIND = "file"
 _PAGE_BYTES = 2 << 20
 _PAGE_ROWS = 2000
@@ -60,22 +61,22 @@ _PATH = re.compile(r"(?:messages|events)/(\d{1,18})/([mh])/(\d{1,18})-(\d{1,18})
 
 @dataclass(frozen=True)
 class StreamRange:
-    """What a piece's path says: entries of one stream, by sequence (messages) or by time (events)."""
+    """The content of a piece's path: entries of one stream, by sequence (messages) or by time (events)."""
 
     queue: int
     stream: str  # "m" or "h"
-    first: Id  # an entry that was there
-    last: int  # included: a sequence, or a millisecond
+    first: Id  # an entry that existed
+    last: int  # inclusive: a sequence, or a millisecond
 
     def piece(self, table: str, journal: str, rows: int, size: int, end: int) -> Piece:
-        """`end` is that of the snapshot: a millisecond may go on behind it."""
+        """`end` is the end of the snapshot: more rows of the last millisecond may follow it."""
         first = f"{self.first[0]}-{self.first[1]}"
         path = f"{table}/{self.queue}/{self.stream}/{first}/{self.last}.parquet"
         return Piece(_KIND, rows, size, journal, stop=end, path=path, end_group=1)
 
     @classmethod
     def of(cls, piece: Piece) -> StreamRange:
-        """Raises InvalidSetting for what no snapshot has made."""
+        """Raises InvalidSetting for a piece that is not from a snapshot."""
         found = _PATH.fullmatch(piece.path)
         if piece.kind != _KIND or found is None or int(found[3]) > int(found[5]):
             raise InvalidSetting(f"{piece.path[:100]!r} is no piece of the history of this store")
@@ -83,7 +84,7 @@ class StreamRange:
 
 
 class StreamHistory:
-    """Reads beside the servers of a store; nothing is changed. For one thread."""
+    """Reads beside the servers of a store and changes nothing. For one thread."""
 
     def __init__(self, address: Address) -> None:
         self._calls = Calls(address)
@@ -100,7 +101,7 @@ class StreamHistory:
 
     @property
     def journal(self) -> str:
-        """Which store this is."""
+        """The id of the store."""
         if not self._registry.id_prefix:
             key = self._registry.counters_key
             found = self._calls.call(key, "HGET", key, "id_prefix", idempotent=True)
@@ -108,7 +109,7 @@ class StreamHistory:
         return self._registry.id_prefix
 
     def names(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Of those queues that are still there."""
+        """The names of those queues that still exist."""
         known = self._registry.numbered
         return {number: known[number].name for number in numbers if number in known}
 
@@ -121,7 +122,7 @@ class StreamHistory:
         as_of: int | datetime | None = None,
         max_bytes: int | None = None,
     ) -> Snapshot:
-        """What there is before `end`, up to where the history is complete. See `LocalHistory.snapshot`."""
+        """The rows before `end`, up to where the history is complete. See `LocalHistory.snapshot`."""
         selection.validate()
         if as_of is not None:
             raise HistoryUnavailable("this store has no archive, so there are no versions to name by asOf")
@@ -141,8 +142,8 @@ class StreamHistory:
             oldest = min(oldest, _oldest(known, selection.table, end))
         first = selection.first_position
         gap = None
-        # From 0 on means: whatever there is. Of queues that keep their history for different times, the
-        # oldest row is in none of the gaps and the gap of another lies behind it.
+        # A start of 0 means: all rows that are kept. With queues that keep their history for different times,
+        # the oldest row is in none of the gaps, and the gap of another queue lies after it.
         if first and first < min(lost, end):
             gap = (first, min(lost, end))
         oldest = lost if lost <= oldest else 0
@@ -192,7 +193,8 @@ class StreamHistory:
             return
         weight = max(1, self._memory(view, key) // max(1, stream.length))
         for low, high in ranges:
-            # A range may be thin where much was dropped: no more pieces than the whole would need.
+            # A range may be sparse where much was dropped: make no more pieces than the whole stream would
+            # need.
             count = min(-(-min(high - low + 1, stream.length) * weight // limit), high - low + 1)
             places = [low + (high - low + 1) * each // count for each in range(count + 1)]
             for left, right in pairwise(places):
@@ -231,8 +233,8 @@ class StreamHistory:
     # -- reading
 
     def read(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
-        """The selected rows of a piece. Raises HistoryUnavailable, at the latest behind the last of them, if
-        some are gone."""
+        """The selected rows of a piece. Raises HistoryUnavailable, at the latest after the last row, if some
+        rows are gone."""
         chosen = StreamRange.of(piece)
         if piece.journal != self.journal:
             raise InvalidSetting("this piece is of another store than the one that is here")
@@ -332,10 +334,10 @@ class StreamHistory:
                 return
             start = b"(" + page[-1][0]
 
-    # -- what events do not say
+    # -- facts that events lack
 
     def event_index(self, view: CachedQueue) -> _EventIndex:
-        """Everything that the events of a queue tell of returns and arrivals, up to now."""
+        """All returns and arrivals in the events of a queue, up to now."""
         if len(self._indexes) > len(self._registry.numbered):
             self._indexes = {
                 each: index for each, index in self._indexes.items() if each in self._registry.numbered
@@ -356,7 +358,7 @@ class StreamHistory:
         return self._registry.queues.get(queue)
 
     def own_ids(self, view: CachedQueue, seqs: Iterable[int]) -> dict[int, str]:
-        """Of messages that were published with an id."""
+        """The ids of messages that were published with an id."""
         key, _ = stream_keys(view)
         left = sorted(seqs)
         found: dict[int, str] = {}
@@ -370,11 +372,11 @@ class StreamHistory:
 
 @dataclass
 class _EventIndex:
-    """Of one queue, from the oldest event that is kept on."""
+    """The index of one queue, from its oldest kept event on."""
 
     next: str = "-"
-    returned: dict[int, list[Id]] = field(default_factory=dict)  # by sequence, those that count
-    ids: dict[int, str] = field(default_factory=dict)  # of those that came from another queue
+    returned: dict[int, list[Id]] = field(default_factory=dict)  # by sequence, the returns that count
+    ids: dict[int, str] = field(default_factory=dict)  # of messages that came from another queue
     arrived: dict[tuple[int, int], int] = field(default_factory=dict)  # (queue, sequence there) -> here
 
     def add(self, id: Id, value: bytes) -> None:
@@ -391,7 +393,7 @@ class _EventIndex:
 
 
 class _StoreEventContext:
-    """For one reading of one piece."""
+    """For reading one piece once."""
 
     def __init__(self, history: StreamHistory, view: CachedQueue) -> None:
         self._history = history

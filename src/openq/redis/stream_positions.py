@@ -1,15 +1,15 @@
-"""The streams of all queues as one history: where each row stands in it, and how far it is complete.
+"""The streams of all queues as one history: the position of each row, and how far it is complete.
 
-A journal has one order of its own; here every queue has two streams (`m` messages, `h` events), maybe on
-several nodes. What they share is time, so the position of a row is its millisecond on Redis's clock, and
-within that first what was published, then what happened:
+A journal has one order of its own. Here every queue has two streams (`m` messages, `h` events), possibly on
+several nodes. Their common measure is time, so the position of a row is its millisecond on Redis's clock.
+Within a millisecond, published messages come first, then events:
 
     milliseconds << 12 | 0..2047 (last bits of the sequence of a message) | 2048..4095 (number of an event)
 
-Nothing comes later in a millisecond that is over on every node: up to there the history is complete. Two
-rows of one millisecond may share a position, and where its sequences pass a multiple of 2048 the later ones
-stand before the earlier; queue and sequence tell them apart. Redis's clock must not be
-set back: rows before the end that was given out would never be read by who follows.
+No row is added to a millisecond that has passed on every node: up to there the history is complete. Two rows
+of one millisecond may share a position. Where the sequences of a millisecond pass a multiple of 2048, the
+later messages come before the earlier ones; queue and sequence tell them apart. Redis's clock must not be set
+back: a follower would never read rows before the end that it was given.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from .store import RedisStore
 
 _MS_BITS = 12
-_EVENTS = 1 << (_MS_BITS - 1)  # where events begin within a millisecond
-_SETTLE_MS = 50  # how long to wait for the present millisecond to be over
+_EVENTS = 1 << (_MS_BITS - 1)  # offset of events within a millisecond
+_SETTLE_MS = 50  # how long to wait for the current millisecond to pass
 _FULL = 3 * 0.9  # of the limit in `trim` of the functions: then events are dropped by number, not by age
-_STRIDE_MS = 60_000  # an idle history still moves on, once in so long
+_STRIDE_MS = 60_000  # an idle history still advances, once per stride
 
-# Of both streams of a queue, and no bodies travel: the time, then for each stream its length, how many
-# entries were ever added, and the ids: the highest deleted one, the first, the last ever. Then until when
-# history is held for readers, and before which time all lies that was dropped of the events meanwhile.
+# About both streams of a queue, without bodies. The reply: the time; then for each stream its length, the
+# number of entries ever added, and three ids: the highest deleted, the first, the last ever added. Then the
+# time until which history is held for readers, and the time before which all events dropped meanwhile lie.
 STREAM_INFO = """
 local now = redis.call('TIME')
 local found = {string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))}
@@ -66,7 +66,7 @@ def position_of_event(ms: int, number: int) -> int:
 
 
 def position_of_time(ms: int) -> int:
-    """Of the first row that a millisecond may have."""
+    """The position of the first row that a millisecond may have."""
     return ms << _MS_BITS
 
 
@@ -80,7 +80,7 @@ def read_id(text: bytes) -> Id:
 
 
 class StreamInfo(NamedTuple):
-    """One stream as it was at a moment; ids are (0, 0) where there are none."""
+    """One stream at one moment; ids are (0, 0) where there are none."""
 
     length: int
     added: int
@@ -90,21 +90,22 @@ class StreamInfo(NamedTuple):
 
 
 class QueueStreams(NamedTuple):
-    """Of one queue: the time on its node, its messages by (sequence, time), its events by (time, number)."""
+    """One queue: the time on its node, its messages by (sequence, time), its events by (time, number)."""
 
     now_ms: int
     messages: StreamInfo
     events: StreamInfo
-    dropped_ms: int | None  # before it came every event that was dropped, where count is kept of that
+    dropped_ms: int | None  # every dropped event is older, where that is tracked
 
     def lost(self, history_ms: int, limit: int, *, events: bool) -> int:
-        """Behind the last row that was dropped, as far as that is known; 0 if none was. `limit` is how many
-        messages a queue keeps."""
+        """The position after the last dropped row, as far as known; 0 if none was dropped. `limit` is the
+        number of messages that a queue keeps."""
         seq, sent_ms = self.messages.deleted
         lost = position_of_message(seq, sent_ms) + 1 if seq else 0
         stream = self.events
         if events and stream.added > stream.length:
-            # Redis does not say which one was dropped last: one before the first, and too old or too many.
+            # Redis does not report which entry was dropped last: it came before the first, and was too old or
+            # over the limit.
             first_ms = stream.first[0] if stream.length else stream.last[0] + 1
             if self.dropped_ms is not None:
                 first_ms = min(first_ms, self.dropped_ms)
@@ -115,10 +116,11 @@ class QueueStreams(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind everything that there is."""
+        """The position after all rows."""
         seq, sent_ms = self.messages.last
         ms, number = self.events.last
-        # The bits of a sequence begin anew within a millisecond: an earlier message may lie behind the last.
+        # The bits of a sequence wrap around within a millisecond: an earlier message may come after the last
+        # one.
         found = [position_of_time(sent_ms) | _EVENTS] if seq else []
         return max([0, *found, *([position_of_event(ms, number) + 1] if ms else [])])
 
@@ -128,13 +130,13 @@ def stream_keys(view: CachedQueue) -> tuple[bytes, bytes]:
 
 
 def read_script(text: str, keys: Iterable[bytes], *args: bytes | str | int) -> tuple[bytes | str | int, ...]:
-    """A call that only reads; Redis knows the text after the first time."""
+    """A read-only call; Redis caches the script text after the first call."""
     keys = tuple(keys)
     return ("EVAL_RO", text, len(keys), *keys, *args)
 
 
 def read_queue_streams(calls: Calls, views: Iterable[CachedQueue]) -> dict[int, QueueStreams]:
-    """By the number of the queue. Raises OpenQError."""
+    """The streams by queue number. Raises OpenQError."""
     views = list(views)
     replies = calls.many(
         [(view.key, read_script(STREAM_INFO, (*stream_keys(view), view.key))) for view in views],
@@ -164,16 +166,16 @@ def queues_with_history(registry: Registry) -> list[CachedQueue]:
 
 
 class StreamHistoryEnd:
-    """How far the history of a store is complete, as one server knows it. Used by several threads."""
+    """How far the history of a store is complete, as known to one server. Used by several threads."""
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
         self._end = 0
 
     def now(self, settle: bool = False) -> int:
-        """The end: whatever comes later has at least this position. It stands still while nothing happens.
+        """The end: every later row has at least this position. It stands still while nothing happens.
 
-        With `settle` everything that was there before the call lies before it.
+        With `settle`, every row that existed before the call lies before the end.
         """
         facts, now_ms = self._look()
         if settle:
@@ -199,6 +201,6 @@ class StreamHistoryEnd:
         store.refresh()
         facts = read_queue_streams(store.calls, queues_with_history(store.registry))
         times = [each.now_ms for each in facts.values()]
-        # The slowest clock counts: on that node something may still come.
+        # The slowest clock decides: that node may still add rows.
         now_ms = store.now_ms() if self._is_virtual or not times else min(times)
         return facts, now_ms

@@ -1,6 +1,6 @@
-"""From entries of a queue's streams to Arrow batches: the tables of `openq.history.schema`, as it means them.
+"""Convert entries of a queue's streams to Arrow batches: the tables of `openq.history.schema`.
 
-What a row means is said there and in `openq.history.decode`, which does the same for a journal.
+The meaning of a row is documented there and in `openq.history.decode`, which does the same for a journal.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class PublishedMessage(NamedTuple):
 
     seq: int
     sent_ms: int
-    fields: Mapping[str, Any]  # its extra, under the short names
+    fields: Mapping[str, Any]  # its extra fields, under their short names
     info: bytes | None
     size: int
     body: bytes | None
 
 
 def head_size(record: bytes) -> int:
-    """How many bytes of a record stand before the body."""
+    """The number of bytes of a record before the body."""
     at = 2
     for flag in (HAS_EXTRA, HAS_INFO):
         if record[0] & flag:
@@ -76,7 +76,7 @@ def parse_message(id: Id, head: bytes, size: int, body: bytes | None) -> Publish
 
 
 class EventRow(NamedTuple):
-    """One row of the table events, of what the stream `h` tells."""
+    """One row of the table events, from an entry of the stream `h`."""
 
     ms: int
     number: int  # within the millisecond
@@ -91,9 +91,9 @@ class EventRow(NamedTuple):
 
 
 def parse_event(id: Id, value: bytes) -> list[EventRow]:
-    """The rows that one entry stands for. Arrivals have none: the move that they belong to has one."""
+    """The rows of one entry. Arrivals have none: the move that they belong to has one."""
     ms, number = id
-    # Texts of strangers may hold the separator: they stand between parts that cannot.
+    # Texts from clients may contain the separator, so they stand between parts that cannot.
     kind, _, rest = value.decode("utf-8", "replace").partition("\x1f")
     if kind == "L":
         first, until, others = rest.split("\x1f", 2)
@@ -142,18 +142,18 @@ def parse_event(id: Id, value: bytes) -> list[EventRow]:
     if kind == "E":
         return [EventRow(ms, number, 0, "edit", int(rest))]
     if kind == "P":
-        # As in a journal, 1 says that what was on loan stayed.
+        # As in a journal, 1 means that messages in flight were kept.
         return [EventRow(ms, number, int(rest.partition("\x1f")[0] == "1"), "purge")]
     return []
 
 
 def _delay(ms: int, until: str) -> int | None:
-    """Without a deadline a lease is as long as its holder is there."""
+    """The length of a lease. A lease without a deadline lasts as long as its consumer is connected."""
     return max(0, int(until) - ms) if int(until) else None
 
 
 class StreamRows:
-    """Makes the batches of one selection."""
+    """Builds the batches of one selection."""
 
     def __init__(self, selection: Selection, id_prefix: str) -> None:
         self._selection = selection
@@ -182,10 +182,10 @@ class StreamRows:
         batch = self._selection.keep(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         return batch if batch.num_rows else None
 
-    # -- what was published
+    # -- published messages
 
     def message_rows(self, queue: str, sent: Sequence[PublishedMessage]) -> pa.RecordBatch | None:
-        """Rows of either table; None if none is wanted."""
+        """Rows of either table; None if no row is selected."""
         if self._selection.events and "publish" not in self._selection.events:
             return None
         count = len(sent)
@@ -216,7 +216,7 @@ class StreamRows:
             "body_sha256": lambda: [hashlib.sha256(each.body or b"").digest() for each in sent],
         }
         if not any(each.fields for each in sent):
-            # Plain messages, which are most: what their extra would say is nothing.
+            # Most messages are plain: they have no extra fields.
             for name in _FROM_EXTRA:
                 del makers[name]
             makers["priority"] = lambda: np.zeros(count, np.int32)
@@ -229,14 +229,14 @@ class StreamRows:
         return self._batch(count, makers)
 
     def _ids(self, seqs: Any, own: Mapping[int, str | None]) -> pa.Array:
-        """Those that follow from the sequence, but where a message has one of its own."""
+        """Ids are derived from the sequence, except for messages with an id of their own."""
         ids = hex_ids(self._prefix, seqs)
         if not any(own.values()):
             return ids
         listed = ids.to_pylist()
         return pa.array([_text(own.get(seq)) or id for seq, id in zip(seqs.tolist(), listed, strict=True)])
 
-    # -- what happened
+    # -- events
 
     def event_rows(
         self, queue: str, events: Sequence[EventRow], known: EventContext
@@ -285,16 +285,16 @@ class StreamRows:
 
 
 class EventContext(Protocol):
-    """What an event cannot say by itself; `openq.redis.stream_history` reads it from the store."""
+    """Facts that an event does not contain; `openq.redis.stream_history` reads them from the store."""
 
     def ids(self, seqs: Iterable[int]) -> Mapping[int, str | None]:
-        """Of those messages whose id does not follow from their sequence."""
+        """The ids of those messages whose id is not derived from their sequence."""
 
     def count(self, event: EventRow) -> int:
-        """The how manieth delivery it is."""
+        """The delivery count of this delivery."""
 
     def sequence_there(self, event: EventRow) -> int | None:
-        """Of a message that moved, in the queue that it moved to."""
+        """The sequence of a moved message in the queue that it moved to."""
 
 
 def _repeated(value: str, count: int) -> pa.Array:
@@ -306,7 +306,7 @@ def _text(value: Any) -> str | None:
 
 
 def _due_ms(sent: PublishedMessage) -> int:
-    """When it was to be handed out first: a delay as it was asked for, or a time."""
+    """The time when the message was first to be delivered, from its requested delay or time."""
     fields = sent.fields
     if fields.get("dr"):
         return int(sent.sent_ms + fields["dr"])

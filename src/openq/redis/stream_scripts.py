@@ -1,22 +1,24 @@
-"""Questions about streams that Redis answers itself, so that bodies stay where they are. They only read.
+"""Scripts that search streams inside Redis, so that bodies are not transferred. They only read.
 
-A stream may hold large messages, so each stops when it has looked at enough, and says how far it came.
+A stream may hold large messages, so each script stops after a limited amount of data, and returns how far it
+came.
 """
 
 from __future__ import annotations
 
 from openq.redis.registry import BLOCK
 
-# Redis does nothing else meanwhile, and whatever a script looks at is copied for it: it stops after about a
-# megabyte. (Not every Redis lets scripts look at a clock.)
+# A script blocks Redis, and all data that it reads is copied for it: it stops after about a megabyte. (Not
+# every Redis lets scripts read a clock.)
 _BUDGET = """
 local spent = 0
 local function spend(record) spent = spent + 200 + #record end
 local function is_over() return spent > 1000000 end
 """
 
-# Where messages of some time are: in the order of sequences times never fall. ARGV: from sequence, from time,
-# until time. The answer: first and last sequence of each block of sequences that has some.
+# The sequences of messages of a time range: in the order of sequences, times never decrease. ARGV: from
+# sequence, from time, until time. The reply: first and last sequence of each block of sequences that has
+# some.
 RANGES = (
     """
 local key, block = KEYS[1], """
@@ -56,8 +58,8 @@ return answer
 """
 )
 
-# Messages without their bodies. ARGV: first and last sequence, how many. The answer: id, head of the record
-# and size of the body of each.
+# Messages without their bodies. ARGV: first and last sequence, maximum count. The reply: id, head of the
+# record and size of the body of each.
 HEADS = (
     _BUDGET
     + """
@@ -87,7 +89,7 @@ return answer
 """
 )
 
-# Own ids of messages. ARGV: sequences. The answer: how many were looked at, then sequence and id of each that
+# Own ids of messages. ARGV: sequences. The reply: how many were examined, then sequence and id of each that
 # has one.
 OWN_IDS = (
     _BUDGET
@@ -116,8 +118,8 @@ return answer
 """
 )
 
-# Returns and arrivals among events. ARGV: from where on. The answer: whether that is all, from where to go
-# on, then id and text of each.
+# Returns and arrivals among events. ARGV: where to start. The reply: whether that is all, where to continue,
+# then id and text of each.
 RETURNS_AND_ARRIVALS = (
     _BUDGET
     + """

@@ -1,9 +1,9 @@
 """Subscriptions on Redis: batches of leases that all servers share.
 
-Which queue a subscription reads, for whom and on which terms is one text for all servers. Its batches are
-with the queue, leased and recorded in one call, so a server that dies takes nothing with it. Whoever takes a
-subscription over begins a new term, and each call to the queue carries the term of its reader: from the first
-call of the new one on, the queue refuses what is of an earlier term, however late it arrives.
+The queue, owner and terms of a subscription are one text, shared by all servers. Its batches are stored with
+the queue, leased and recorded in one call, so a server that dies loses nothing. A reader that takes a
+subscription over begins a new term, and each call to the queue carries the term of its reader. From the first
+call of the new term on, the queue refuses calls of an earlier term, however late they arrive.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _TRIES = 100  # against concurrent changes by other servers
-_MAX_DRAINS = 100  # times that forming meets nothing but messages that have to go elsewhere
+_MAX_DRAINS = 100  # times that forming a batch finds only messages that have to be moved elsewhere
 _NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """A subscription as its text says it."""
+    """A subscription, as stored in its text."""
 
     name: str
     terms: SubscriptionTerms
-    number: int  # of the queue: one of the same name made later is another one
-    term: int  # of the reader; rises with every new owner and queue
+    number: int  # of the queue: a later queue of the same name has another number
+    term: int  # of the reader; increases with every new owner and queue
 
     @property
     def queue(self) -> str:
@@ -81,10 +81,10 @@ class SubscriptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class _OpenBatch:
-    """An open one, as its queue tells of it."""
+    """An open batch, as its queue reports it."""
 
     formed: FormedBatch
-    abandoned: bool  # no reader reaches it: its lease is left to expire
+    abandoned: bool  # no reader can reach it: its lease is left to expire
 
 
 class RedisSubscriptions:
@@ -93,10 +93,10 @@ class RedisSubscriptions:
         self._receiver = receiver
         self._inspector = inspector
         self._hash = JsonHash(store, "subscriptions")
-        # By the name of a deleted subscription: the number up to which its batches went.
+        # Deleted subscriptions, by name: the highest batch number that each has used.
         self._retired = JsonHash(store, "retired_subscriptions")
 
-    # -- looking
+    # -- inspecting
 
     def get(self, name: str) -> SubscriptionRecord:
         subscription = self._find(name)
@@ -111,7 +111,8 @@ class RedisSubscriptions:
         return self._alive(name, self._hash.get(name))
 
     def _alive(self, name: str, fields: Any) -> SubscriptionRecord | None:
-        """None also where the queue is gone, and only the one who deleted it did not come to this."""
+        """None also if the queue is gone, and the server that deleted it had no time to delete the
+        subscription."""
         if fields is None:
             return None
         subscription = SubscriptionRecord.from_json(name, fields)
@@ -155,11 +156,11 @@ class RedisSubscriptions:
             return [[] for _ in together]
         return [_parse_batches(answer) for answer in answers]
 
-    # -- whose it is
+    # -- ownership
 
     def _create(self, name: str, queue: str, maker: str) -> None:
         check_name(name, "subscription")
-        view = self._store.view(queue)  # nothing is remembered of a mistake
+        view = self._store.view(queue)  # validate first: nothing is stored for a wrong name
         now_ms = self._store.redis_now()
 
         def make(fields: Any) -> Any:
@@ -167,7 +168,7 @@ class RedisSubscriptions:
                 return fields
             others = [self._alive(*each) for each in self._hash.all().items()]
             check_room([other.terms.maker for other in others if other is not None], maker)
-            # By the clock: later than any term of one that had this name before.
+            # The term comes from the clock: later than any term of an earlier subscription of this name.
             terms = SubscriptionTerms(queue, maker, acked=int(self._retired.get(name) or 0))
             return SubscriptionRecord(name, terms, view.number, now_ms).to_json()
 
@@ -176,7 +177,7 @@ class RedisSubscriptions:
     def _update_record(
         self, name: str, change: Callable[[SubscriptionRecord], SubscriptionRecord]
     ) -> SubscriptionRecord:
-        """With its latest text; `change` may refuse."""
+        """Change the latest text; `change` may refuse."""
 
         def changed(fields: Any) -> Any:
             subscription = self._alive(name, fields)
@@ -212,8 +213,8 @@ class RedisSubscriptions:
     def _in_term(
         self, agree: Callable[[], SubscriptionRecord], act: Callable[[SubscriptionRecord], Result]
     ) -> tuple[SubscriptionRecord, Result]:
-        """What `act` does at the queue for who has the subscription. Agreed on again where somebody took it
-        over meanwhile, or deleted the queue: then it is `agree` that refuses."""
+        """Run `act` at the queue for the owner of the subscription. `agree` is called again if the
+        subscription was taken over or its queue deleted meanwhile, and raises the error in that case."""
         for _ in range(_TRIES):
             subscription = agree()
             try:
@@ -227,7 +228,7 @@ class RedisSubscriptions:
         raise _contended(subscription.name)
 
     def _raise_term(self, subscription: SubscriptionRecord, term: int) -> None:
-        """A text that lags behind its queue has lost the last change, in a failover."""
+        """A text that is older than its queue's term has lost the last change, in a failover."""
 
         def raised(latest: SubscriptionRecord) -> SubscriptionRecord:
             return latest if latest.term >= term else replace(latest, term=term + 1)
@@ -267,15 +268,15 @@ class RedisSubscriptions:
         def agree() -> SubscriptionRecord:
             for _ in range(_TRIES):
                 if self._find(name) is None:
-                    self._create(name, queue, maker)  # refuses if there is no queue
-                # Deleted since, with its queue perhaps: a caller that forms a batch makes it anew.
+                    self._create(name, queue, maker)  # refuses if the queue does not exist
+                # Deleted since, perhaps with its queue: a caller that forms a batch creates it again.
                 with suppress(SubscriptionNotFound):
                     return self._claim(name, queue, owner, lease_ms)
             raise _contended(name)
 
         subscription, formed = self._in_term(agree, take)
         if formed is None and waiter is not None and self._receiver.stand_by(queue, waiter):
-            # A message came before the waiter was registered, and is not announced.
+            # A message arrived before the waiter was registered, and is not announced.
             subscription, formed = self._in_term(agree, take)
             if formed is not None:
                 self._receiver.remove_waiter(queue, waiter)
@@ -288,7 +289,7 @@ class RedisSubscriptions:
     def _take(
         self, subscription: SubscriptionRecord, number: int, limit: int, room: int
     ) -> FormedBatch | None:
-        """Slice by slice: others get their turn in between."""
+        """Form a batch slice by slice, so that Redis serves other clients in between."""
         consumer, lease_ms = consumer_of(subscription.name, number), subscription.terms.lease_ms
         for _ in range(_MAX_DRAINS):
             formed: FormedBatch | None = None
@@ -313,15 +314,16 @@ class RedisSubscriptions:
                 answer, decided = self._store.ask_and_drain(view, "form_batch", *args, begun, MAX_OPEN)
                 if not answer:
                     break
-                if len(answer) == 1:  # how many are open
+                if len(answer) == 1:  # the number of open batches
                     check_open(subscription.name, int(answer[0]))
                 until_ms, size, count, is_whole = (int(each) for each in answer)
                 formed = FormedBatch(number, count, size, until_ms)
             if formed is not None:
-                return formed  # also if its lease ran out meanwhile: another one would not end either
+                return formed  # even if its lease has expired: another try would not finish either
             if not decided:
                 return None
-            # There were only such without receives left: those with nowhere to go are handed out after all.
+            # All messages found had no receives left: those without a dead-letter queue are delivered after
+            # all.
         return None
 
     def _tick_at_expiry(self, subscription: SubscriptionRecord, formed: FormedBatch) -> None:
@@ -330,7 +332,7 @@ class RedisSubscriptions:
             self._receiver.tick_at(view, formed.until_ms)
 
     def drop_orphans(self) -> None:
-        """Those whose queue was deleted; their batches went with it."""
+        """Delete the subscriptions whose queue was deleted; their batches were deleted with it."""
         for name, fields in self._hash.all().items():
             if self._alive(name, fields) is None:
                 self._drop_orphan(name)
@@ -344,7 +346,7 @@ class RedisSubscriptions:
     # -- reading
 
     def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> BatchRows:
-        """One of `parts` pieces of a batch, the same every time. Nothing, and `expired`, if it is gone."""
+        """One of `parts` pieces of a batch, the same every time. Empty and `expired` if the batch is gone."""
         check_part(part, parts)
         subscription = self.get(name)
         formed = next(
@@ -358,14 +360,15 @@ class RedisSubscriptions:
             deliveries = self._read(kept, formed, first, end, parts)
         except (QueueNotFound, SubscriptionNotFound):
             deliveries = None
-        self._store.sync()  # reading may have made the lease longer
+        self._store.sync()  # reading may have extended the lease
         if deliveries is None:
             return BatchRows((), (), expired=True)
         entries = [each.entry for each in deliveries]
         return BatchRows(deliveries, entries, expired=False, lost=end - first - len(deliveries))
 
     def _extend_if_due(self, name: str, formed: FormedBatch) -> tuple[SubscriptionRecord, FormedBatch]:
-        """A reader of rows does not say who it is: it is the one who has the subscription."""
+        """Extend the lease if due. A reader of rows does not identify itself, so it acts as the owner of the
+        subscription."""
         return self._in_term(
             lambda: self.get(name), lambda subscription: self._renew_lease(subscription, formed)
         )
@@ -373,7 +376,7 @@ class RedisSubscriptions:
     def _read(
         self, subscription: SubscriptionRecord, formed: FormedBatch, place: int, end: int, parts: int
     ) -> list[Delivery] | None:
-        """Page by page, each of them as it is at that moment. None: the batch is gone."""
+        """Read the batch page by page, each as it is at that moment. None: the batch is gone."""
         consumer, number = consumer_of(subscription.name, formed.batch), formed.batch
         deliveries: list[Delivery] = []
         size = 0
@@ -390,7 +393,7 @@ class RedisSubscriptions:
                 entry = entry_if_sound(id, record, options)
                 if entry is None:
                     self._inspector.report_unreadable(view, id)
-                    continue  # left in the batch: it is settled with it
+                    continue  # left in the batch, and settled with it
                 size += entry.size
                 deliveries.append(
                     Delivery(entry, int(delivery), int(delivered_ms), until_ms, int(count), consumer)
@@ -399,10 +402,10 @@ class RedisSubscriptions:
             if place >= end:
                 return deliveries
 
-    # -- keeping and ending
+    # -- extending and settling
 
     def extend(self, name: str, owner: str | None, lease_ms: int | None = None) -> int:
-        """The lease of all open batches, from now on. How many messages they hold."""
+        """Extend the lease of all open batches, from now on. Returns the number of messages in them."""
         check_lease(lease_ms)
 
         def keep(subscription: SubscriptionRecord) -> int:
@@ -411,7 +414,8 @@ class RedisSubscriptions:
             for batch in _parse_batches(self._ask(subscription, "tidy_batches", "")):
                 if not batch.abandoned:
                     formed = batch.formed
-                    # Each message is named in the event of it: not for a second more or less.
+                    # Each message is named in the event of an extension, so small differences are not
+                    # written.
                     if abs(self._store.now_ms() + lasting - formed.until_ms) * 10 > lasting:
                         formed = self._set_lease(subscription, formed, lasting)
                     held += formed.count
@@ -422,7 +426,7 @@ class RedisSubscriptions:
         return held
 
     def _renew_lease(self, subscription: SubscriptionRecord, formed: FormedBatch) -> FormedBatch:
-        """A batch that is in use must not run out; written only when half is over."""
+        """Keep a batch that is in use from expiring; written only after half of the lease."""
         lease_ms = subscription.terms.lease_ms
         if (formed.until_ms - self._store.now_ms()) * 2 < lease_ms:
             return self._set_lease(subscription, formed, lease_ms)
@@ -438,14 +442,15 @@ class RedisSubscriptions:
         return replace(formed, until_ms=until_ms)
 
     def ack(self, name: str, through: int, owner: str | None) -> tuple[int, int]:
-        """All batches up to this one are done. How many messages that ended, and how many were lost before.
+        """Ack all batches up to this one. Returns how many messages were settled, and how many were lost
+        before.
 
-        A crash in the middle leaves the rest open; the same call again ends that too.
+        A crash in the middle leaves the rest open; repeating the call settles these too.
         """
         check_number(through)
 
         def note(subscription: SubscriptionRecord) -> SubscriptionRecord:
-            """Before the first ack: a crash in between leaves the same batch open."""
+            """Done before the first ack: a crash in between leaves the same batch open."""
             subscription = subscription.on(subscription.terms.owned_by(owner, name), subscription.number)
             done_with = [number for number in self._all_numbers(subscription) if number <= through]
             return replace(subscription, terms=subscription.terms.acked_through(max(done_with, default=0)))
@@ -470,7 +475,8 @@ class RedisSubscriptions:
         return [batch.formed.batch for batch in self._open([subscription])[0]]
 
     def _all_numbers(self, subscription: SubscriptionRecord) -> list[int]:
-        """Also of batches that are over, as far as they are remembered: their reader knows the numbers."""
+        """The batch numbers, including settled batches as far as they are remembered: their reader knows
+        these numbers."""
         view = self._view(subscription)
         try:
             found = (
@@ -481,7 +487,7 @@ class RedisSubscriptions:
         return [int(number) for number in found]
 
     def _retire(self, subscription: SubscriptionRecord) -> None:
-        """A subscription of the same name goes on behind the numbers of this one."""
+        """Remember the last number: a new subscription of the same name continues after it."""
         last = max([subscription.terms.acked, *self._all_numbers(subscription)])
         if last:
             self._retired.update(subscription.name, lambda before: max(int(before or 0), last))
@@ -490,7 +496,7 @@ class RedisSubscriptions:
                 self._retired.update(oldest, lambda before: None)
 
     def delete(self, name: str) -> int:
-        """Its batches go back to the queue, counted as a delivery. How many messages that were."""
+        """Return its batches to the queue, counted as a delivery. Returns the number of messages."""
         subscription = self.get(name)
         self._retire(subscription)
 
@@ -504,7 +510,7 @@ class RedisSubscriptions:
         try:
             returned, _ = self._end(subscription, "give_back_batches", "subscription deleted")
         except QueueNotFound:
-            returned = 0  # they went with it
+            returned = 0  # they were deleted with the queue
         self._store.sync()
         return returned
 
