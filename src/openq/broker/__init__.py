@@ -1,1 +1,1 @@
-"""Engine and journal joined behind a few verbs."""
+"""The broker interface, and the code that both stores share."""

@@ -1,6 +1,6 @@
-"""Deliveries as columns, named as in the table `messages`: what a batch of a subscription looks like.
+"""The deliveries of a subscription batch as columns, named as in the table `messages`.
 
-Columns that would be empty throughout are left out; times are microseconds (`ts_us`, `expires_us`).
+Columns that would be empty throughout are left out. Times are microseconds (`ts_us`, `expires_us`).
 Attributes and headers are JSON: `{name: {"type", "string", "binary" in base64}}` and `{name: text}`.
 """
 
@@ -56,7 +56,7 @@ def columns_of(
         "size": [each.size for each in entries],
         "body": [each.body for each in entries],
     }
-    # Most messages are nothing but a body; neighbours that say more mostly say the same.
+    # Most messages are only a body. Neighbours with properties or options mostly share them.
     for i, entry in enumerate(entries):
         if entry.options is not None:
             for name, value in _options_columns(entry.options, entry.sent_ms).items():
@@ -94,7 +94,7 @@ def _options_columns(options: DeliveryOptions, sent_ms: int) -> dict[str, Any]:
 
 
 def _properties_columns(properties: Properties) -> dict[str, Any]:
-    """As the history says it; what JSON cannot hold in base64."""
+    """The columns as in the history. Values that JSON cannot hold are in base64."""
     columns = {
         name: value for name, value in property_values(properties)._asdict().items() if value is not None
     }

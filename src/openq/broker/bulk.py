@@ -1,7 +1,7 @@
-"""Long work over many messages, the same whatever store holds them: search, redrive, replay.
+"""Long operations over many messages, the same for every store: search, redrive, replay.
 
-A broker brings the messages, some hundred at a time, and what is done with a few of them; when to go on,
-how fast and when to stop is decided here.
+A broker supplies the messages, some hundred at a time, and the function that handles a few of them. This
+module decides when to continue, how fast, and when to stop.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .interface import Filter, SearchResult
 
 CHUNK = 256
 MAX_LOADED_BYTES = 8 << 20
-MIN_RATE = 0.01  # messages a second: slower than that nobody waits for
-_REPLAYED = 100  # at once
-_PAUSE_S = 0.1  # how long a slow redrive or replay does not notice that it is to stop
+MIN_RATE = 0.01  # messages a second; a slower rate is of no use
+_REPLAYED = 100  # messages replayed at once
+_PAUSE_S = 0.1  # how long a slow redrive or replay may take to notice that it must stop
 
 IdOf = Callable[[Entry], str]
-Progress = Callable[[int], bool]  # told how many are done, also while nothing happens; False stops
+Progress = Callable[[int], bool]  # called with the number done, also during waits; False stops
 
 
 def check_rate(rate: float | None) -> None:
@@ -32,7 +32,7 @@ def check_rate(rate: float | None) -> None:
 
 
 def split_by_size(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """The same entries in parts whose bodies may be in memory at once: `LIGHT` bytes, or one message."""
+    """The same entries in parts whose bodies fit in memory together: `LIGHT` bytes, or one message."""
     part: list[Entry] = []
     size = 0
     for entry in entries:
@@ -58,7 +58,10 @@ def search(
     budget_s: float,
     max_bytes: int | None = None,
 ) -> SearchResult:
-    """Stops at the limit, when the time is up, or before `max_bytes` of bodies (but for the first)."""
+    """Stops at the limit, when the time is up, or before `max_bytes` of bodies.
+
+    The first match is always returned.
+    """
     deadline = time.monotonic() + budget_s
     matching: list[Entry] = []
     scanned = size = 0
@@ -83,7 +86,7 @@ def redrive(
     rate: float | None,
     progress: Progress | None,
 ) -> int:
-    """`act` sends a few dead letters on and says how many went."""
+    """`act` redrives a few dead letters and returns how many moved."""
     step = _step(CHUNK, rate)
     started = time.monotonic()
     done = 0
@@ -103,7 +106,7 @@ def replay(
     *,
     dry_run: bool,
 ) -> int:
-    """`act` publishes a few again, or counts them in a dry run, which nothing has to wait for."""
+    """`act` publishes a few messages again, or counts them in a dry run. A dry run has no rate limit."""
     step = _step(_REPLAYED, rate)
     started = time.monotonic()
     count = 0
@@ -125,18 +128,18 @@ def chosen_drafts(drafts: Iterable[Draft], id_of: IdOf, filter: Filter | None) -
 
 
 def _as_entry(draft: Draft) -> Entry:
-    """A past message in the shape that filters know."""
+    """A past message in the form that filters take."""
     options = DeliveryOptions(id=draft.id, type=draft.type, group=draft.group, priority=draft.priority)
     return Entry(0, 0, 0, len(draft.body), draft.encoding, draft.body, make_properties(draft), options)
 
 
 def _step(maximum: int, rate: float | None) -> int:
-    """How many go at once: a tenth of a second's worth."""
+    """How many messages are handled at once: a tenth of a second's worth."""
     return maximum if rate is None else max(1, min(maximum, int(rate / 10)))
 
 
 def _goes_on(done: int, rate: float | None, started: float, progress: Progress | None) -> bool:
-    """Wait until it is time for the next one; False if it is to stop, also meanwhile."""
+    """Wait until the next messages are due by the rate. False if it must stop, also during the wait."""
     if progress is not None and not progress(done):
         return False
     while rate is not None and (left := done / rate - (time.monotonic() - started)) > 0:

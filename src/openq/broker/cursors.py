@@ -1,7 +1,7 @@
-"""Named cursors: how far readers of the journal have come, and what is kept for them.
+"""Named cursors: how far readers of the journal have come, and which segments are kept for them.
 
-A cursor holds the journal from its position on, within limits: a reader that falls too far behind, or is
-not heard of for too long, loses its hold, so that a forgotten one never fills the disk.
+A cursor holds the journal from its position on, within limits. A reader that falls too far behind, or does
+not report for too long, loses its hold. So a forgotten reader never fills the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("openq")
 HOLD_BYTES = 8 << 30
 HOLD_S = 7 * 86_400
 MAX_CURSORS = 10_000
-MAX_OF_ONE = 1_000  # of one owner
+MAX_OF_ONE = 1_000  # cursors of one owner
 _MAX_SAMPLES = 512
 _MAX_POSITION = (1 << 62) - 1
 _LAST_MS = 253_402_300_799_999  # of the year 9999
@@ -61,7 +61,7 @@ class Cursor:
 
     @classmethod
     def from_json(cls, name: str, fields: Any) -> Cursor:
-        """From a file that anybody may have edited. Raises InvalidSetting."""
+        """Read from a file that may have been edited by hand. Raises InvalidSetting."""
         return cls(
             check_name(name, "cursor"),
             read_number(fields, "position", _MAX_POSITION),
@@ -77,7 +77,7 @@ class Cursor:
         return fields
 
     def moved(self, position: int, now_ms: int, hold_bytes: int | None, hold_s: float | None) -> Cursor:
-        """What is None stays as it was."""
+        """A copy with other values. None leaves a value as it was."""
         return replace(
             self,
             position=position,
@@ -87,7 +87,7 @@ class Cursor:
         )
 
     def over(self, lag_bytes: int, now_ms: int) -> str | None:
-        """Why nothing is held for it any more; None: it is within its limits."""
+        """Why the journal is no longer held for this cursor; None: it is within its limits."""
         if lag_bytes > self.hold_bytes:
             return f"it is {lag_bytes} bytes behind, more than its {self.hold_bytes}"
         idle_s = (now_ms - self.moved_ms) / 1000
@@ -98,16 +98,16 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """A cursor as it stands now. `lag_s` is an upper bound: how old what is unread can be."""
+    """A cursor as it is now. `lag_s` is an upper bound: the maximum age of unread records."""
 
     cursor: Cursor
     lag_bytes: int
     lag_s: float
-    lost: str | None  # why it does not hold the journal any more
+    lost: str | None  # why it no longer holds the journal
 
 
 class Cursors(Protocol):
-    """What a door asks of them, whatever the store."""
+    """The interface of the cursors of any store."""
 
     @property
     def holds_all(self) -> bool: ...
@@ -126,7 +126,7 @@ class Cursors(Protocol):
 
 
 def check_room(owners: Sequence[str], owner: str) -> None:
-    """For one more cursor beside those of `owners`."""
+    """Check the limits for one more cursor beside those of `owners`."""
     if len(owners) >= MAX_CURSORS:
         raise InvalidSetting(f"there are {MAX_CURSORS} cursors; remove one that is not needed")
     if owners.count(owner) >= MAX_OF_ONE:
@@ -140,9 +140,10 @@ class LocalCursors:
         self._now_ms = now_ms
         self._lock = threading.Lock()
         self._cursors: dict[str, Cursor] = {}
-        # Where the journal ended at some moments: what lies behind one of them came after its time.
+        # Samples of where the journal ended, with times: records after such a position are newer than its
+        # time.
         self._samples: deque[tuple[int, int]] = deque(maxlen=_MAX_SAMPLES)
-        self._created: dict[int, int] = {}  # segment -> when it was begun
+        self._created: dict[int, int] = {}  # segment -> when it was created
         for name, fields in file.read().items():
             try:
                 self._cursors[name] = Cursor.from_json(name, fields)
@@ -158,7 +159,7 @@ class LocalCursors:
 
     @property
     def holds_all(self) -> bool:
-        """What the cursors held cannot be read: until that is settled the whole journal is kept."""
+        """The held positions cannot be read: until that is resolved, the whole journal is kept."""
         return self._file.is_unreadable
 
     def get(self, name: str) -> Cursor | None:
@@ -173,7 +174,7 @@ class LocalCursors:
         hold_bytes: int | None = None,
         hold_s: float | None = None,
     ) -> CursorState:
-        """Move a cursor, or make it; on disk when this returns. What is None stays as it was."""
+        """Move or create a cursor; on disk when this returns. None leaves a value as it was."""
         check_name(name, "cursor")
         self._take_sample()
         journal = self._journal
@@ -182,7 +183,7 @@ class LocalCursors:
                 raise InvalidSetting(
                     f"position {position} is beyond the end of the journal, {journal.durable_location}"
                 )
-            # "From the beginning" is where the journal begins now, not what was freed long ago.
+            # "From the beginning" is where the journal begins now, not a segment that was freed long ago.
             position = position or make_location(journal.segments()[0].number, HEADER_BYTES)
         with self._lock:
             known = self._cursors.get(name)
@@ -214,7 +215,7 @@ class LocalCursors:
         return [self._state(cursor, segments, now_ms) for _, cursor in sorted(self._cursors.items())]
 
     def held_from(self, segments: Sequence[SegmentInfo], now_ms: int) -> int | None:
-        """The first segment that a cursor still holds; None: none does."""
+        """The first segment that a cursor still holds; None: no cursor holds one."""
         if self.holds_all:
             return segments[0].number
         held = [
@@ -244,14 +245,14 @@ class LocalCursors:
         journal = self._journal
         if journal is None:
             return
-        # Where the last block ends; `durable_at` is behind the head of the next one.
+        # Where the last block ends; `durable_location` is behind the head of the next one.
         end_location, now_ms = journal.durable_location - BLOCK_BYTES, self._now_ms()
         if self._samples and self._samples[-1][0] == end_location:
-            self._samples.pop()  # nothing came meanwhile: the later time says more
+            self._samples.pop()  # nothing was written meanwhile: the later time is the better bound
         self._samples.append((end_location, now_ms))
 
     def _since_ms(self, position: int, segments: Sequence[SegmentInfo], now_ms: int) -> int:
-        """A time before which nothing behind `position` was written; the latest that is known."""
+        """The latest known time before which nothing after `position` was written."""
         times = [time_ms for end_location, time_ms in list(self._samples) if end_location <= position]
         before = [segment for segment in segments if segment.number <= segment_of(position)]
         times += [segment.first_ms for segment in before if segment.first_ms is not None]
@@ -270,7 +271,7 @@ class LocalCursors:
             finally:
                 os.close(fd)
         except (OSError, BadHeader):
-            return segment.first_ms or 0  # freed in this moment
+            return segment.first_ms or 0  # freed just now
         if len(self._created) > 10_000:
             self._created.clear()
         self._created[segment.number] = created_ms

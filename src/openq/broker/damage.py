@@ -39,10 +39,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Unit = Literal["record", "block"]
 RECORD: Unit = "record"
-BLOCK: Unit = "block"  # of one record or more: nothing tells how many
+BLOCK: Unit = "block"  # of one record or more: the number is unknown
 
 MAX_LISTED = 10_000  # reports that are kept one by one; later ones are only counted
-_SHORT = 100  # so many reports are written whenever there is a new one
+_SHORT = 100  # up to this many reports are written at every new one
 _MAX_NUMBER = 1 << 62
 
 
@@ -53,11 +53,11 @@ class DamageReport:
     kind: Kind
     detail: str
     time_ms: int
-    queue: str = ""  # the engine's name; empty: not known
+    queue: str = ""  # the queue key; empty: not known
     message_id: str = ""
     file: str = ""
     offset: int = 0
-    count: int = 1  # messages or records that it is about
+    count: int = 1  # messages or records that the report is about
     unit: Unit = RECORD
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class DamageRegister:
         )  # since the directory was created; never cleared
         self._open: dict[Kind, int] = dict.fromkeys(
             KINDS, 0
-        )  # since the last `clear`, with those that are not listed
+        )  # since the last `clear`, including reports that are not listed
         self._changed = False
         self._saved = 0.0
         self._load()
@@ -99,7 +99,7 @@ class DamageRegister:
         unit: Unit = RECORD,
         save: bool = True,
     ) -> bool:
-        """Remember and log it. False: the same was reported before."""
+        """Record and log damage. False: the same damage was reported before."""
         damage = DamageReport(kind, detail, now_ms, queue, message_id, file, offset, count, unit)
         key = _key(damage)
         with self._lock:
@@ -129,7 +129,7 @@ class DamageRegister:
         return counts
 
     def reasons(self) -> tuple[str, ...]:
-        """Why the health is degraded, in words that anybody may read: no paths, no names of queues."""
+        """Why the health is degraded, in words that every client may read: no paths, no names of queues."""
         with self._lock:
             blocks: dict[Kind, int] = dict.fromkeys(KINDS, 0)
             for damage in self._listed.values():
@@ -143,7 +143,10 @@ class DamageRegister:
             )
 
     def clear(self) -> int:
-        """The operator has seen it: the health is good again. Totals stay. Returns the number of reports."""
+        """Clear the list after an operator has seen it: the health is good again.
+
+        Totals stay. Returns the number of reports.
+        """
         with self._lock:
             count = len(self._listed)
             self._listed.clear()
@@ -153,9 +156,10 @@ class DamageRegister:
         return count
 
     def save(self, at_once: bool = False) -> None:
-        """Never raises: the log has it, and what a queue needs to know is in its own records.
+        """Write the file. Never raises.
 
-        A long list is written once a second at most, and by `close`: damage may come by the thousand.
+        A failed write is no error: the log has the reports, and what a queue needs is in its own records. A
+        long list is written at most once a second, and by `close`: damage may come by the thousand.
         """
         with self._saving:
             with self._lock:
@@ -232,7 +236,10 @@ def _damage(fields: Any) -> DamageReport:
 
 
 def _key(damage: DamageReport) -> tuple[object, ...]:
-    """What makes two reports the same. A message that is set aside is one, wherever it lies."""
+    """The key by which two reports are the same.
+
+    A message that is set aside is one report, whatever its location.
+    """
     if damage.message_id:
         return damage.kind, damage.queue, damage.message_id
     return damage.kind, damage.queue, damage.file, damage.offset

@@ -12,11 +12,11 @@ from ..model import Entry, QueueSettings
 from ..names import split_name
 from .interface import TimelineStep
 
-_MAX_QUEUES = 8  # dead-letter queues behind one another
+_MAX_QUEUES = 8  # length of a chain of dead-letter queues
 
 
 class MessageSource(Protocol):
-    """What is asked of a store."""
+    """What this module needs from a store."""
 
     def settings(self, queue: str) -> QueueSettings: ...
     def find(self, queue: str, message_id: str) -> Entry: ...
@@ -24,7 +24,7 @@ class MessageSource(Protocol):
 
 
 def why_elsewhere(source: MessageSource, queue: str, message_id: str) -> Why | None:
-    """Why a message that is not in this queue is not delivered there; None: nothing is known of it."""
+    """Why a message that is not in this queue is not delivered there; None: the message is unknown."""
     found = _dead_letter(source, queue, message_id)
     if found is not None:
         return found
@@ -42,7 +42,7 @@ def why_elsewhere(source: MessageSource, queue: str, message_id: str) -> Why | N
 
 
 def _dead_letter(source: MessageSource, queue: str, message_id: str) -> Why | None:
-    """In the queue's dead-letter queue, or in that one's."""
+    """Look in the queue's dead-letter queue, then in that queue's own, and so on."""
     name: str | None = queue
     seen = {queue}
     for _ in range(_MAX_QUEUES):
@@ -55,7 +55,7 @@ def _dead_letter(source: MessageSource, queue: str, message_id: str) -> Why | No
         except MessageNotFoundError:
             continue
         except OpenQError:
-            return None  # that queue is gone
+            return None  # that queue was deleted
         return _describe(entry, name)
     return None
 

@@ -1,4 +1,4 @@
-"""Does a message match? Pure, over an entry whose body is loaded."""
+"""Whether a message matches a filter. Pure, over an entry whose body is loaded."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def _reasons(entry: Entry) -> str:
 
 
 def _is_index(part: str) -> bool:
-    """`str.isdigit` alone takes `²` for a number, and `int` refuses it."""
+    """`str.isdigit` alone accepts `²`, which `int` rejects."""
     return part.isascii() and part.isdigit() and len(part) < 20
 
 
 def _field(document: Any, path: str) -> Any:
-    """`a.b.0.c` through objects and lists."""
+    """The value at `a.b.0.c`, through objects and lists."""
     for part in path.split("."):
         if isinstance(document, Mapping):
             document = document.get(part, _MISSING)

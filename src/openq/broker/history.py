@@ -1,4 +1,4 @@
-"""What was: timelines of single messages, and past messages to replay, from the records."""
+"""History from the records: timelines of single messages, and past messages to replay."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from .interface import TimelineStep
 
 @dataclass(frozen=True, slots=True)
 class HistoryRange:
-    """Which part of the past: times are those of publishing, `until_ms` is not included."""
+    """A part of the history. Times are those of publishing; `until_ms` is not included."""
 
     since_ms: int = 0
     until_ms: int | None = None
     after_seq: int = 0
-    segment: int | None = None  # only what this file of the journal holds
+    segment: int | None = None  # only messages in this segment of the journal
     limit: int = 100
     max_bytes: int | None = None  # of bodies: the message that reaches it is the last one
 
     def is_full(self, found: Iterable[PastMessage]) -> bool:
-        """Whether nothing more is to be added to what was found."""
+        """Whether the limit of messages or bytes is reached."""
         sizes = [len(each.body) for each in found]
         return len(sizes) >= self.limit or (self.max_bytes is not None and sum(sizes) >= self.max_bytes)
 
@@ -77,14 +77,14 @@ class History(Protocol):
         now_ms: int,
         include_purged: bool = False,
     ) -> Iterator[Draft]:
-        """What was published to the queue from the point on, oldest first, each message once.
+        """The messages published to the queue from a point on, oldest first, each once.
 
-        What a purge removed is left out, unless it is asked for.
+        Messages that a purge removed are left out, unless they are requested.
         """
         ...
 
     def past(self, number: int, range_: HistoryRange) -> list[PastMessage]:
-        """What was published to the queue of that number, by sequence."""
+        """The messages published to the queue of that number, by sequence."""
         ...
 
 
@@ -137,13 +137,13 @@ class FileHistory:
     """The records in the journal's segments, found through their sidecar indexes."""
 
     def __init__(self, journal: Journal, found: Callable[[JournalDamaged], None]) -> None:
-        """`found` hears of damage. What is damaged is left out: the rest of the past is as good as before."""
+        """`found` is called for damage. Damaged records are left out; the rest of the history stays valid."""
         self._journal = journal
         self._report_damage = found
 
     def timeline(self, engine: Engine, queue: QueueState, message_id: str) -> list[TimelineStep]:
-        # A message that moved has one sequence number per queue it was in; each is looked up
-        # where the one before says that it went on.
+        # A message that moved has one sequence number per queue it was in. Each is looked up where the one
+        # before says that the message moved.
         known: dict[int, Record] = {}
         wanted = list(_seqs(engine, queue, message_id))
         looked: set[int] = set()
@@ -157,7 +157,7 @@ class FileHistory:
                     known[location] = record
                     wanted += _relatives(record, seq)
         if not looked:
-            # An id of the publisher's own, and the message is gone: only its record knows it.
+            # The publisher chose the id and the message is gone: only its record has the id.
             for _, record in self._records(0):
                 wanted = [seq for seq, options in _arrivals(record) if options and options.id == message_id]
                 if wanted:
@@ -200,7 +200,7 @@ class FileHistory:
         return _published(engine, queue, records, since_ms, since_id, now_ms, purged)
 
     def _purged(self, number: int, since_ms: int) -> set[int]:
-        """Messages that a purge of the queue removed, by the indexes alone."""
+        """Messages that a purge of the queue removed, from the indexes alone."""
         found = PurgedMessages()
         for segment in self._journal.segments():
             if segment.last_ms is not None and segment.last_ms < since_ms:
@@ -208,7 +208,7 @@ class FileHistory:
             try:
                 index = self._journal.index(segment.number)
             except HistoryUnavailable:
-                continue  # freed while we were on our way to it
+                continue  # freed meanwhile
             for kind, queue, seq in zip(index.kinds, index.queues, index.seqs, strict=True):
                 if queue == number:
                     found.add(kind, True, seq)
@@ -225,7 +225,7 @@ class FileHistory:
                     yield location, decode(self._journal.read(location))
 
     def past(self, number: int, range_: HistoryRange) -> list[PastMessage]:
-        """Through the indexes: only what is asked for is read from the segments themselves."""
+        """Through the indexes: only the requested messages are read from the segments."""
         found: list[PastMessage] = []
         for segment in self._journal.segments():
             if range_.segment not in (None, segment.number):
@@ -239,7 +239,7 @@ class FileHistory:
             except HistoryUnavailable:
                 if range_.segment is not None:
                     raise
-                continue  # freed while we were on our way to it
+                continue  # freed meanwhile
             if range_.is_full(found):
                 break
         return found
@@ -247,14 +247,14 @@ class FileHistory:
     def _past_of(
         self, segment: int, number: int, range_: HistoryRange, before: Sequence[PastMessage]
     ) -> list[PastMessage]:
-        """What follows those found `before`, as far as the span has room for it."""
+        """The messages that follow those found `before`, as far as the limits of the range allow."""
         limit = range_.limit - len(before)
         room = (range_.max_bytes or _NO_LIMIT) - sum(len(each.body) for each in before)
         index = self._journal.index(segment, self._report_damage)
         seqs, times, queues, kinds = index.seqs, index.times, index.queues, index.kinds
         first = index.first_at_or_after(range_.since_ms)
         if range_.after_seq:
-            # Where the last page ended: what comes before it in this segment was shown already.
+            # Where the last page ended: earlier messages of this segment were returned already.
             known = [row for row in index.rows_for_seq(range_.after_seq) if kinds[row] in _PUBLISHES]
             first = max(first, known[0] + 1) if known else first
         rows: list[int] = []
@@ -297,7 +297,7 @@ class FileHistory:
 
 
 def _seqs(engine: Engine, queue: QueueState, message_id: str) -> set[int]:
-    """The message's in its queue now, and the one that its id was made from."""
+    """The sequence of the message in its queue now, and the one that its id was made from."""
     return {engine.seq_of(queue, message_id), own_seq(engine.id_prefix, message_id)} - {0}
 
 
@@ -339,7 +339,7 @@ def purged_messages(
 ) -> Callable[[PastMessage], bool]:
     """Whether a message was purged, by its sequence in the queue.
 
-    A message that was replayed was published several times: what became of it last counts for all.
+    A message that was replayed was published several times: its last outcome counts for all.
     """
     last = {each.options.id: each.seq for each in past if each.options is not None and each.options.id}
     return lambda message: is_purged(last.get(_id_of(message, id_prefix), message.seq))
@@ -359,7 +359,7 @@ def kept_drafts(
     since_id: str | None,
     left_out: Callable[[PastMessage], bool] | None = None,
 ) -> Iterator[Draft]:
-    """What of the past of a queue can be published again, oldest first, each message once."""
+    """The past messages of a queue that can be published again, oldest first, each once."""
     if not settings.history_ms:
         raise HistoryUnavailable(f"queue {queue!r} keeps no history; set history to more than 0")
     begun = since_id is None
@@ -411,9 +411,9 @@ _SETTLES = (ACK, REMOVE, MOVE)
 
 
 class PurgedMessages:
-    """Which messages of one queue its purges removed. Fed with what happened there, in order.
+    """Which messages of one queue its purges removed. It is fed with the events of the queue, in order.
 
-    What was settled before a purge, or came after it, was not removed by it.
+    A purge did not remove messages that were settled before it or published after it.
     """
 
     def __init__(self) -> None:
@@ -422,7 +422,7 @@ class PurgedMessages:
         self._in_flight: set[int] = set()
 
     def add(self, kind: int, is_here: bool, seq: int) -> None:
-        """`seq` of a purge is 1 if it left alone what was in flight."""
+        """`seq` of a purge is 1 if it kept messages in flight."""
         if not is_here:
             return
         if kind in _PUBLISHES:

@@ -1,15 +1,15 @@
-"""The broker interface: all that a protocol or a client knows of queues.
+"""The broker interface: everything that a protocol or a client knows of queues.
 
 `Broker` has two implementations: `openq.local` (engine and journal in this process) and `openq.redis`. Its
 names come in roles, so that a function can ask for the role it needs:
 
     Queues       create, delete, look up, count
     Messages     publish, receive, settle; batches first, one call for many messages
-    Durability   wait for the disk or for Redis; health, metrics, the end
+    Durability   wait for the disk or for Redis; health, metrics, closing
     Inspect      `broker.inspect`: look at messages without changing them
     Exchanges    `broker.exchanges`: exchanges, bindings, routes
 
-Other parts have one name each: `admin` (change queued messages), `cluster` (what servers of one store share),
+Other parts have one name each: `admin` (change queued messages), `cluster` (what the servers share),
 `staging`, `subscriptions`, `cursors` (data pipelines), `damage`.
 
 No call waits for the disk. A change is durable only after `sync` (threads) or the callback of `after_commit`
@@ -162,7 +162,7 @@ class Queues(Protocol):
     def queues(self) -> list[str]: ...
     @property
     def find_queue(self) -> Callable[[str], KnownQueue | None]: ...  # never waits
-    def get_queue(self, queue: str) -> KnownQueue: ...  # or QueueNotFound
+    def get_queue(self, queue: str) -> KnownQueue: ...  # raises QueueNotFound
     def settings(self, queue: str) -> QueueSettings: ...
     def stats(self, queue: str) -> QueueStats: ...
     def waiting(self, queue: str) -> tuple[int, int]: ...  # messages and bytes, an estimate; never waits
@@ -173,8 +173,8 @@ class Queues(Protocol):
 class Messages(Protocol):
     """Publish, receive and settle.
 
-    What `receive` returns must pass `load` before a client sees it, and only what `load` returns may be
-    shown: a message whose body cannot be read is set aside.
+    Deliveries from `receive` must pass `load` before a client sees them. Only those that `load` returns may
+    be shown: a message whose body cannot be read is set aside.
     """
 
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
@@ -242,7 +242,7 @@ class Durability(Protocol):
     @property
     def storage(self) -> str: ...  # memory | journal | redis
     @property
-    def place(self) -> str: ...  # where messages are kept, for people
+    def place(self) -> str: ...  # where messages are kept, for display
     @property
     def id_prefix(self) -> str: ...  # of message ids
     @property
@@ -340,9 +340,12 @@ class Exchanges(Protocol):
 
 
 class Cluster(Protocol):
-    """What servers of one store share. A document is replaced only if its version is still the one given."""
+    """State that the servers of one store share.
 
-    def document(self, name: str) -> tuple[int, bytes | None]: ...  # version 0: there is none
+    A document is replaced only if its version is still the given one.
+    """
+
+    def document(self, name: str) -> tuple[int, bytes | None]: ...  # version 0: there is no such document
     def put_document(self, name: str, version: int, data: bytes) -> int: ...
     def heartbeat(self, server: str, data: bytes, ttl_ms: int) -> None: ...
     def servers(self) -> dict[str, bytes]: ...
@@ -357,7 +360,7 @@ class Broker(Queues, Messages, Durability, Protocol):
     @property
     def exchanges(self) -> Exchanges: ...
     @property
-    def cluster(self) -> Cluster | None: ...  # None: no other server has this store
+    def cluster(self) -> Cluster | None: ...  # None: no other server uses this store
     @property
     def staging(self) -> Staging: ...
     @property

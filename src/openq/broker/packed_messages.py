@@ -1,7 +1,7 @@
-"""Packed rows as messages: what each column means, and which rows are alike.
+"""Packed rows as messages: the meaning of each column, and which rows are alike.
 
-Rows that differ in nothing but their bodies are one `Slice` without drafts: they become one record. What a
-part says is read the same way each time; whether a queue takes it is not asked here.
+Rows that differ only in their bodies are one `MessageSlice` without drafts: they become one record. A part is
+always read the same way. Whether a queue accepts a row is not checked here.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ..packed import MESSAGE_COLUMNS, NULL, Part
 
 REASON, INTENDED = "rejected_reason", "rejected_queue"  # attributes of a row that became a dead letter
 
-_MAX_TEXT = 1024  # of an id, a group, a type
+_MAX_TEXT = 1024  # characters of an id, a group, a type
 MAX_REASON = 500
-DRAFT_WEIGHT = 8  # so many plain rows cost as much as one that is not
+DRAFT_WEIGHT = 8  # one row with a draft costs as much as this many plain rows
 _FRAME = 8
-_PUBLISH = _FRAME + HEAD_SIZE + 8 + 128  # a record without its texts, info and body: at most this
+_PUBLISH = _FRAME + HEAD_SIZE + 8 + 128  # upper bound for a record without its texts, properties and body
 _SQS_TYPES = "openq.sqs-types"
 _STRUCT = {"type", "string", "binary"}
 
 
 @dataclass(slots=True)
 class MessageSlice:
-    """Rows that follow one another into one queue; without `drafts` they differ in their bodies only."""
+    """Consecutive rows for one queue. Without `drafts` they differ only in their bodies."""
 
-    row: int  # of the first, counted within its part
+    row: int  # number of the first row within its part
     queue: str
     bodies: list[bytes]
     properties: Properties | None = None
@@ -58,7 +58,7 @@ class MessageSlice:
         )
 
     def pieces(self, most_weight: int, most_bytes: int) -> Iterator[MessageSlice]:
-        """None of them beyond these, unless it is a single row."""
+        """Slices within these limits. A single row may exceed them."""
         max_rows = max(1, most_weight // (1 if self.drafts is None else DRAFT_WEIGHT))
         ends = list(accumulate(map(len, self.bodies), initial=0))
         start, count = 0, len(self.bodies)
@@ -75,7 +75,7 @@ class MessageSlice:
         return [Draft(body, type=self.type, properties=self.properties) for body in self.bodies]
 
     def record_bytes(self, as_run: bool) -> int:
-        """Of its records, frames included: at most."""
+        """An upper bound for the bytes of its records, frames included."""
         total = sum(map(len, self.bodies))
         count = len(self.bodies)
         if as_run and self.drafts is None:
@@ -116,7 +116,7 @@ def check_columns(part: Part) -> None:
 
 
 def plain_queue(part: Part, account: str, queue: str | None) -> str | None:
-    """The one queue of a part whose rows are nothing but bodies; None if it has to be read row by row."""
+    """The one queue of a part whose rows are only bodies; None if the part must be read row by row."""
     if not part.rows or not part.kinds.keys() <= {"body", "queue"} or part.sizes("body").count(NULL):
         return None
     if "queue" in part.kinds:
@@ -141,9 +141,9 @@ def read_rows(
     rejected: Mapping[int, str] | None = None,
     dead_letter: str | None = None,
 ) -> Iterator[MessageSlice | BadRow]:
-    """The rows in their order. `queue` (a full name) is for those that name none.
+    """The rows in order. `queue` (a queue key) is for rows that name none.
 
-    The `rejected` ones, by their number, come as what they are in the dead-letter queue.
+    The `rejected` rows, by number, are returned as the dead letters they become.
     """
     one = plain_queue(part, account, queue)
     if one is not None and not rejected:
@@ -185,7 +185,7 @@ def _joins(before: MessageSlice, after: MessageSlice) -> bool:
 
 
 class _RowReader:
-    """One row after the other, from columns; what many rows say alike is made once."""
+    """Reads one row after the other from columns. Values that many rows share are built once."""
 
     def __init__(self, part: Part, account: str, queue: str | None) -> None:
         def column(name: str) -> list[Any]:
@@ -236,7 +236,7 @@ class _RowReader:
         try:
             attributes = _read_attributes(self._about[0][row])
         except InvalidSetting:
-            pass  # that may be why it is here
+            pass  # that may be the reason why the row was rejected
         attributes = {
             **attributes,
             REASON: why[:MAX_REASON],
@@ -275,7 +275,10 @@ def _check_text(name: str, text: str | None) -> None:
 
 
 def row_properties(attributes: Any, headers: Any, content_type: str | None) -> Properties | None:
-    """With headers or a content type as AMQP says it, for every door shows both; else attributes alone."""
+    """Headers or a content type are stored as AMQP properties, because every protocol shows both.
+
+    Without them only the attributes are stored.
+    """
     attributes_given = _read_attributes(attributes)
     if headers is None and content_type is None:
         return json_properties(attributes_given) if attributes_given else None
@@ -295,7 +298,11 @@ def json_properties(attributes: Mapping[str, object]) -> Properties:
 
 
 def _read_attributes(attributes_given: Any) -> dict[str, object]:
-    """By name: a JSON value, bytes as `{"$base64": ...}`, or what `messages` shows: a type and a value."""
+    """Attributes by name.
+
+    A value is a JSON value, bytes as `{"$base64": ...}`, or the form of the table `messages`: a type and a
+    value.
+    """
     if attributes_given is None:
         return {}
     if not isinstance(attributes_given, dict):
@@ -327,7 +334,7 @@ _NUMBERS: tuple[Callable[[str], object], ...] = (int, float)
 
 
 def _typed(value: object, kind: str) -> tuple[object, str | None]:
-    """A number as one where its text says no more than that; any other type is remembered by its name."""
+    """A number is converted if its text is exactly that number. Any other type is kept by its name."""
     if kind == "Number" and isinstance(value, str):
         for read in _NUMBERS:
             try:

@@ -1,4 +1,4 @@
-"""Where a walk through a queue stands: a mark that a page ends with and the next one begins after."""
+"""The position of a scan through a queue: a page ends at it, and the next page begins after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def position_of(section: int, entry: Entry, max_priority: int) -> ScanPosition:
 def entries_after(
     parts: list[tuple[int, Iterator[Entry]]], max_priority: int, after: ScanPosition | None
 ) -> Iterator[ScannedEntry]:
-    """What comes after the mark, of the entries of each section in hand-out order."""
+    """The entries after the position, from the entries of each section in delivery order."""
     for section, entries in parts:
         for entry in entries:
             here = position_of(section, entry, max_priority)

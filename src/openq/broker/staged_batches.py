@@ -1,4 +1,4 @@
-"""What staged batches are, wherever they lie: whose, of which parts, what was promised of them."""
+"""Values of staged batches, the same for every store: jobs, parts, and commit plans."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Protocol
 from ..errors import InvalidSetting, OpenQError
 from ..names import DEFAULT_ACCOUNT, qualified_name
 
-MAX_PART = 20 << 20  # no more than `max_request_bytes` is unless somebody sets it
+MAX_PART = 20 << 20  # the default of `max_request_bytes`
 MAX_IN_MEMORY = 256 << 20  # of all batches together, where there is no disk
 MAX_PARTS = 100_000  # of one batch
 MAX_STAGES = 10_000
 MAX_BATCH_NUMBER = 1 << 53
-KEPT_MS = 86_400_000  # parts that nobody commits: the slowest task of a job may take hours
+KEPT_MS = 86_400_000  # parts that are not committed: the slowest task of a job may take hours
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
-MaySend = Callable[[str], None]  # raises if messages must not be sent to the queue of this full name
+MaySend = Callable[[str], None]  # raises if messages must not be sent to the queue with this key
 
 
 class StageNotFound(OpenQError):
-    """A part that a commit names is not here."""
+    """A part that a commit names is not staged."""
 
     code = "stage_not_found"
 
@@ -44,7 +44,7 @@ class PartTooLarge(OpenQError):
 
 
 class PartDamaged(InvalidSetting):
-    """What is kept is not what was sent."""
+    """The stored part differs from the one that was sent."""
 
     def __init__(self, job: str, batch: int, part: str) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class PartDamaged(InvalidSetting):
 
 
 class StageUnread(OpenQError):
-    """What is staged is kept, but the disk does not let it be read now."""
+    """The staged data is kept, but the disk cannot read it now."""
 
     code = "stage_unread"
 
@@ -71,12 +71,12 @@ class NotYourJob(OpenQError):
 
 @dataclass(frozen=True, slots=True)
 class StagingJob:
-    """Whose batches these are. Jobs of different accounts do not meet; the owner "" is everybody."""
+    """Whose batches these are. Jobs of different accounts are separate. All users share the owner ""."""
 
     name: str
     account: str = DEFAULT_ACCOUNT
     owner: str = ""
-    is_admin: bool = False  # who asks may touch what belongs to others
+    is_admin: bool = False  # the caller may access jobs of other owners
 
     def __post_init__(self) -> None:
         check_part_name("job", self.name)
@@ -113,25 +113,25 @@ def check_batch(batch: int) -> None:
 class Committed:
     published: int
     rejected: int
-    repeated: bool  # this batch was published before, or is being
+    repeated: bool  # this batch was published before, or is being published
 
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """What is known of a part without reading it again; after a restart that is only its size."""
+    """Facts about a part that need no second read. After a restart only its size is known."""
 
     bytes: int
     rows: int = 0
-    is_plain: bool = False  # all rows are nothing but bodies, for
+    is_plain: bool = False  # all rows are only bodies, for
     queue: str | None = None  # this queue, or the one that the commit names
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """From it and the parts follows all that is to be published."""
+    """An accepted commit. The plan and the parts determine everything that is published."""
 
-    parts: tuple[tuple[str, int], ...]  # name and rows, in their order
-    queue: str | None  # for rows that name none; full names
+    parts: tuple[tuple[str, int], ...]  # name and rows, in order
+    queue: str | None  # for rows that name none; queue keys
     dead_letter: str | None
     rejected: dict[int, str]  # row -> why
 
@@ -140,7 +140,7 @@ class CommitPlan:
         return sum(rows for _, rows in self.parts)
 
     def to_json(self) -> dict[str, Any]:
-        """Most rejected rows have one of few reasons: each is written once."""
+        """Most rejected rows have one of few reasons, so each reason is written once."""
         reasons = {why: number for number, why in enumerate(dict.fromkeys(self.rejected.values()))}
         return {
             "parts": self.parts,
@@ -153,14 +153,14 @@ class CommitPlan:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> CommitPlan:
         parts = tuple((name, rows) for name, rows in fields["parts"])
-        reasons = fields.get("reasons")  # older files have each with its row
+        reasons = fields.get("reasons")  # older files have a reason with each row
         rejected = {row: why if reasons is None else reasons[why] for row, why in fields["rejected"]}
         return cls(parts, fields["queue"], fields["dead_letter"], rejected)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """For whoever lists them."""
+    """A staged batch, for listings."""
 
     job: StagingJob
     batch: int
@@ -171,10 +171,10 @@ class StagedBatch:
 
 
 class Staging(Protocol):
-    """All staged parts of a broker. Every method may take a while: not for an event loop."""
+    """All staged parts of a broker. Every method may block: do not call it on an event loop."""
 
     def put(self, job: StagingJob, batch: int, part: str, data: bytes) -> int:
-        """Keep a part, safe when this returns. The same name again replaces it. Returns its rows."""
+        """Store a part; durable when this returns. A part of the same name is replaced. Returns its rows."""
 
     def commit(
         self,
@@ -187,19 +187,19 @@ class Staging(Protocol):
         dead_letter: str | None = None,
         may_send: MaySend | None = None,
     ) -> Committed:
-        """Publish the rows of these parts in this order; safe when this returns.
+        """Publish the rows of these parts in this order; durable when this returns.
 
-        `queue` is for rows that name none. With a `dead_letter` queue bad rows go there, without one the
-        first of them makes the whole batch be refused, and nothing is published.
+        `queue` is for rows that name none. With a `dead_letter` queue, bad rows go there. Without one, the
+        first bad row refuses the whole batch, and nothing is published.
         """
 
     def abort(self, job: StagingJob, batch: int) -> bool:
-        """Drop what was staged. False: the batch is committed, and stays so.
+        """Drop the staged parts. False: the batch is committed, and stays so.
 
-        Unless it is promised and a part of it is damaged: nothing but sending it again can mend that.
+        Exception: an accepted batch with a damaged part is dropped. Only sending it again can repair it.
         """
 
     def stages(self) -> list[StagedBatch]: ...
 
     def sweep(self) -> None:
-        """Now and then, and after a start: finish what was promised, drop what nobody wants any more."""
+        """Called periodically and after a start: finish accepted commits, drop abandoned parts."""

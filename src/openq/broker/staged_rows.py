@@ -1,6 +1,6 @@
-"""The rows of a staged batch: looked at before it is promised, in their order when it is published.
+"""The rows of a staged batch: checked before the commit is accepted, read in order when it is published.
 
-Nothing here knows where the parts lie or how messages get into queues.
+Nothing here knows where the parts are stored or how messages get into queues.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .staged_batches import (
     check_part_name,
 )
 
-MAX_REJECTED = 100_000  # rows of one batch: beyond this it is the batch that is wrong
+MAX_REJECTED = 100_000  # of one batch: beyond this the whole batch is wrong
 
 ReadPart = Callable[[str], packed.Part]
 
 
 def check_part(job: StagingJob, batch: int, part: str, data: bytes) -> PartFacts:
-    """What there is to know of a part that comes in; raises if it is none."""
+    """The facts about an incoming part; raises if it is not a valid part."""
     check_part_name("part", part)
     check_batch(batch)
     if len(data) > staged_batches.MAX_PART:
@@ -54,7 +54,7 @@ def check_part(job: StagingJob, batch: int, part: str, data: bytes) -> PartFacts
     return PartFacts(len(data), found.rows, one is not None, one or None)
 
 
-# -- before it is promised -------------------------------------------------------------------------
+# -- before the commit is accepted ----------------------------------------------------------------
 
 
 def check_batch_rows(
@@ -67,7 +67,10 @@ def check_batch_rows(
     dead_letter: str | None,
     limits: QueueLimits,
 ) -> CommitPlan:
-    """Every row: a bad one refuses the batch, unless there is a queue for them. Full names."""
+    """Check every row.
+
+    A bad row refuses the batch, unless there is a `dead_letter` queue. Takes queue keys.
+    """
     missing = [part for part in parts if part not in known]
     if missing:
         raise StageNotFound(
@@ -80,7 +83,7 @@ def check_batch_rows(
         limits.require(name)
     counts: list[tuple[str, int]] = []
     rejected: dict[int, str] = {}
-    reasons: dict[str, str] = {}  # one text for all the rows that say the same
+    reasons: dict[str, str] = {}  # one string for all rows with the same reason
     start = 0
     for name in parts:
         facts = known[name]
@@ -97,7 +100,7 @@ def check_batch_rows(
             if len(rejected) == MAX_REJECTED:
                 why.args = (f"more than {MAX_REJECTED} bad rows, such as row {row} of part {name}: {why}",)
                 raise why
-            # Somebody of another account knows its queues without the account in front.
+            # A client of another account knows its queues by names without the account prefix.
             text = str(why).replace(qualified_name(account, ""), "")[:MAX_REASON]
             rejected[start + row] = reasons.setdefault(text, text)
         counts.append((name, part.rows))
@@ -122,14 +125,17 @@ def _bad_rows(
                 yield each.row + offset, why
 
 
-# -- what is promised ------------------------------------------------------------------------------
+# -- accepted commits -----------------------------------------------------------------------------
 
 
 def planned_chunks(
     account: str, plan: CommitPlan, read_part: ReadPart, done: int, most_weight: int, most_bytes: int
 ) -> Iterator[tuple[list[MessageSlice], bool]]:
-    """The rows from number `done` on, the rejected ones as dead letters, in pieces of bounded size; with the
-    word that there are no more, which comes once at any rate."""
+    """The rows from number `done` on, in chunks of bounded size; rejected rows as dead letters.
+
+    Each chunk comes with a flag that says whether it is the last. There is always a last chunk, even an empty
+    one.
+    """
     chunk: list[MessageSlice] = []
     weight = size = 0
     for slice in _planned_rows(account, plan, read_part, done):
@@ -154,14 +160,14 @@ def _planned_rows(account: str, plan: CommitPlan, read_part: ReadPart, done: int
             rejected = {row - start: plan.rejected[row] for row in here}
             for each in read_rows(read_part(name), account, plan.queue, rejected, plan.dead_letter):
                 if isinstance(each, BadRow):
-                    raise each.why  # it was good when it was promised
+                    raise each.why  # it was valid when the commit was accepted
                 skipped = min(max(done - start - each.row, 0), len(each.bodies))
                 yield each.cut(skipped, len(each.bodies)) if skipped else each
         start = end
 
 
 def orphaned(each: MessageSlice, dead_letter: str) -> MessageSlice:
-    """Rows whose queue was deleted since the promise, as dead letters."""
+    """Rows whose queue was deleted since the commit was accepted, as dead letters."""
     name = split_name(each.queue)[1]
     properties = json_properties({REASON: str(QueueNotFound(name)), INTENDED: name})
     return MessageSlice(
@@ -172,7 +178,7 @@ def orphaned(each: MessageSlice, dead_letter: str) -> MessageSlice:
     )
 
 
-# -- what queues take ------------------------------------------------------------------------------
+# -- limits of queues -----------------------------------------------------------------------------
 
 
 class QueueRoom(NamedTuple):
@@ -182,7 +188,7 @@ class QueueRoom(NamedTuple):
 
 
 def is_limited(settings: QueueSettings) -> bool:
-    """Whether there are messages that a queue does not take."""
+    """Whether a queue may reject messages."""
     refuses = settings.overflow in REJECTING_OVERFLOWS and (settings.max_length, settings.max_bytes) != (
         None,
         None,
@@ -191,7 +197,7 @@ def is_limited(settings: QueueSettings) -> bool:
 
 
 class QueueLimits:
-    """What each queue takes at this moment; who may send there is asked once for each."""
+    """The limits of each queue now. The permission to send is checked once for each queue."""
 
     def __init__(self, room_of: Callable[[str], QueueRoom | None], may_send: MaySend | None) -> None:
         self._room_of = room_of
@@ -200,7 +206,7 @@ class QueueLimits:
 
     def _gate(self, name: str) -> _QueueLimit | None:
         if name not in self._known:
-            # Before anything is looked up: who may not send to a queue does not learn whether it exists.
+            # Check first: a client without the permission must not learn whether the queue exists.
             if self._may_send is not None:
                 self._may_send(name)
             room = self._room_of(name)
@@ -212,7 +218,7 @@ class QueueLimits:
             raise QueueNotFound(name)
 
     def is_open(self, name: str) -> bool:
-        """Whether it takes whatever comes."""
+        """Whether it exists and has no limits."""
         limit = self._gate(name)
         return limit is not None and not limit.is_limited
 
@@ -228,7 +234,7 @@ class QueueLimits:
 
 
 class _QueueLimit:
-    """Counts what goes through, as if it were in the queue already."""
+    """Counts accepted rows as if they were in the queue already."""
 
     __slots__ = ("_bytes", "_count", "_name", "_settings", "is_limited")
 

@@ -1,6 +1,7 @@
-"""A small JSON document beside the journal, replaced as a whole: what the broker remembers of its readers.
+"""A small JSON document beside the journal, replaced as a whole: the broker's state of its readers.
 
-It is on disk when `write` returns, or was not changed. Without a directory it is only in memory.
+When `write` returns, the document is on disk. If `write` fails, nothing was changed. Without a directory it
+is only in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DIRECTORY = "pipeline"  # below the data directory
 
 
 class NotStored(OpenQError):
-    """The disk refused; nothing was changed."""
+    """The disk refused the write; nothing was changed."""
 
     code = "not_stored"
 
@@ -34,13 +35,13 @@ class NotStored(OpenQError):
 class StateFile:
     def __init__(self, data_path: str | None, name: str, io: DiskIo | None = None) -> None:
         self._io = io or DiskIo()
-        self._shown = f"{DIRECTORY}/{name}"  # to those who need not know where the data is
+        self._shown = f"{DIRECTORY}/{name}"  # the name without the data directory, for clients
         self._is_unreadable = False
         self._directory = None if data_path is None else os.path.join(data_path, DIRECTORY)
         self._path = None if self._directory is None else os.path.join(self._directory, name)
 
     def read(self) -> dict[str, Any]:
-        """What was written last; nothing if there is none. One that cannot be read is told of."""
+        """The last written document; empty if there is none. An unreadable file is logged."""
         if self._path is None:
             return {}
         try:
@@ -59,7 +60,7 @@ class StateFile:
         return data
 
     def mark_unreadable(self, why: str) -> None:
-        """It does not say what it should. It is kept under another name before it is written again."""
+        """The content is invalid. The file is kept under another name before it is written again."""
         log.error("%s cannot be read: %s; it will be kept as %s", self._path, why, self.unreadable_path)
         self._is_unreadable = True
 
@@ -69,7 +70,10 @@ class StateFile:
 
     @property
     def is_unreadable(self) -> bool:
-        """It could not be read, now or at an earlier start; until somebody removes what was kept of it."""
+        """Whether the file could not be read, now or at an earlier start.
+
+        True until an operator removes the kept copy.
+        """
         return self._path is not None and (self._is_unreadable or os.path.exists(self.unreadable_path))
 
     def write(self, state: dict[str, Any]) -> None:
@@ -102,11 +106,11 @@ class StateFile:
         io.fsync_dir(directory)
 
 
-# -- fields of such a file, which anybody may have edited: each raises InvalidSetting
+# -- fields of such a file, which may have been edited by hand: each raises InvalidSetting
 
 
 def read_field(fields: Any, name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
-    """The field, or the default where there is none; what a later version adds is passed over."""
+    """The field, or the default if it is missing. Fields that a later version adds are ignored."""
     if not isinstance(fields, dict):
         raise InvalidSetting("an object is wanted")
     value = fields.get(name, default)

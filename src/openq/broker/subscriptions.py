@@ -1,7 +1,7 @@
-"""What subscriptions and their batches are, whatever the store: who reads, on which terms, what is refused.
+"""Values of subscriptions and their batches, the same for every store: owners, terms, and checks.
 
 A subscription reads a queue in numbered batches that stay the same until they are acknowledged. Batch n of
-subscription S is nothing but leases whose consumer is `batch:S:n`.
+subscription S consists of leases whose consumer is `batch:S:n`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 LEASE_MS = 300_000
 MAX_LEASE_MS = 7 * 86_400_000
-MAX_MESSAGES = 100_000  # of one batch
-MAX_NUMBER = 1 << 53  # of a batch: every store and every client counts up to this exactly
-MAX_OPEN = 100  # batches of one subscription
-MAX_PART_BYTES = 64 << 20  # of bodies, in one answer
+MAX_MESSAGES = 100_000  # in one batch
+MAX_NUMBER = 1 << 53  # of a batch: every store and every client counts exactly up to this
+MAX_OPEN = 100  # open batches of one subscription
+MAX_PART_BYTES = 64 << 20  # of bodies, in one response
 MAX_SUBSCRIPTIONS = 10_000
-MAX_OF_ONE = 1_000  # made by the same user
-MAX_RETIRED = 10_000  # names of deleted subscriptions whose numbers are remembered
-_MAX_PAST = 100  # owners that are remembered as replaced
+MAX_OF_ONE = 1_000  # created by the same user
+MAX_RETIRED = 10_000  # names of deleted subscriptions whose batch numbers are remembered
+_MAX_PAST = 100  # replaced owners that are remembered
 _PREFIX = "batch:"
 
 
@@ -39,7 +39,7 @@ class SubscriptionNotFound(OpenQError):
 
 
 class SubscriptionTaken(OpenQError):
-    """Somebody else reads it by now: whoever gets this must stop."""
+    """Another owner reads the subscription now: the caller must stop."""
 
     code = "subscription_taken"
 
@@ -83,10 +83,10 @@ class FormedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """Part of a batch. `lost` counts messages that somebody settled by their receipts meanwhile."""
+    """Part of a batch. `lost` counts messages that were settled by their receipts meanwhile."""
 
     deliveries: Sequence[Delivery]
-    entries: Sequence[Entry]  # the same, with their bodies
+    entries: Sequence[Entry]  # the same messages, with their bodies
     expired: bool
     lost: int = 0
 
@@ -102,28 +102,28 @@ class SubscriptionState:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionTerms:
-    """What is remembered of a subscription besides its leases."""
+    """The state of a subscription besides its leases."""
 
     queue: str
-    maker: str = ""  # the user that it counts for
-    owner: str | None = None  # who reads it
-    past: tuple[str, ...] = ()  # owners that were replaced, the last one last
+    maker: str = ""  # the user whose limit it counts against
+    owner: str | None = None  # the current reader
+    past: tuple[str, ...] = ()  # replaced owners, the latest last
     lease_ms: int = LEASE_MS
-    acked: int = 0  # the highest number of a batch that was acknowledged: it never stands for other rows
+    acked: int = 0  # the highest acknowledged batch number: it is never reused for other rows
 
     def acked_through(self, number: int) -> SubscriptionTerms:
         return self if number <= self.acked else replace(self, acked=number)
 
     def number_for(self, wanted: int, is_open: Callable[[int], bool]) -> int:
-        """The number of the batch that a reader gets who asks for this one.
+        """The number of the batch that a reader gets when it requests `wanted`.
 
-        A reader that lost its place may ask for a number again that was acknowledged. What waits by now is
-        another batch, and a sink that knows the number would take it for the old one.
+        A reader that lost its position may request a number that was acknowledged. The messages that wait now
+        are another batch, and a sink that knows the number would take it for the old one.
         """
         return wanted if wanted > self.acked or is_open(wanted) else check_number(self.acked + 1)
 
     def owned_by(self, owner: str | None, name: str) -> SubscriptionTerms:
-        """A new owner takes over, one of the past is refused; who says nothing changes nothing."""
+        """A new owner takes over. A replaced owner is refused. Without an owner nothing changes."""
         if owner is None or owner == self.owner:
             return self
         if owner in self.past:
@@ -146,7 +146,7 @@ class SubscriptionTerms:
 
     @classmethod
     def from_json(cls, name: str, fields: Any) -> SubscriptionTerms:
-        """From what anybody may have edited. Raises InvalidSetting."""
+        """Read from a document that may have been edited by hand. Raises InvalidSetting."""
         check_name(name, "subscription")
         queue, maker = check_name(read_field(fields, "queue", str)), read_field(fields, "maker", str, "")
         owner, past = read_field(fields, "owner", (str, type(None))), read_field(fields, "past", list)
@@ -165,8 +165,10 @@ class KnownSubscription(Protocol):
 
 
 class Subscriptions(Protocol):
-    """What a door asks of the subscriptions of a store. Every method may take a while and belongs into a
-    thread; what it changed is promised after `Broker.sync`."""
+    """The interface of the subscriptions of any store.
+
+    Every method may block and must be called in a thread. Its changes are durable after `Broker.sync`.
+    """
 
     def get(self, name: str) -> KnownSubscription: ...
     def __contains__(self, name: str) -> bool: ...
@@ -184,9 +186,10 @@ class Subscriptions(Protocol):
         waiter: Waiter | None = None,
         maker: str = "",
     ) -> FormedBatch | None:
-        """The batch after number `after`, if it is open, else what waits as a new one. None: nothing waits.
+        """The batch after number `after` if it is open, else the ready messages as a new batch.
 
-        Then `waiter`, if given, stands in line: it is only told that there may be something by now.
+        None: there are no messages. Then `waiter`, if given, is queued. It only gets a notification that
+        there may be messages.
         """
 
     def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> BatchRows: ...
@@ -196,11 +199,11 @@ class Subscriptions(Protocol):
 
 
 def open_messages(states: Sequence[SubscriptionState]) -> list[tuple[str, int]]:
-    """Subscription, and how many messages its open batches hold."""
+    """Each subscription, and how many messages its open batches hold."""
     return [(state.name, sum(batch.count for batch in state.batches)) for state in states]
 
 
-# -- what is refused: each raises InvalidSetting
+# -- checks: each raises InvalidSetting
 
 
 def check_lease(lease_ms: int | None) -> None:
@@ -220,7 +223,7 @@ def check_number(batch: int) -> int:
 
 
 def check_open(name: str, count: int) -> None:
-    """For one more batch beside so many."""
+    """Check the limit for one more batch beside `count`."""
     if count >= MAX_OPEN:
         raise TooManyBatches(name, count)
 
@@ -238,7 +241,7 @@ def check_part_size(size: int, messages: int, parts: int) -> None:
 
 
 def check_room(makers: Sequence[str], maker: str) -> None:
-    """For one more subscription beside those of `makers`."""
+    """Check the limits for one more subscription beside those of `makers`."""
     if len(makers) >= MAX_SUBSCRIPTIONS:
         raise InvalidSetting(f"there are {MAX_SUBSCRIPTIONS} subscriptions; delete one that is not needed")
     if makers.count(maker) >= MAX_OF_ONE:
@@ -253,7 +256,7 @@ def consumer_of(subscription: str, number: int) -> str:
 
 
 def read_consumer(consumer: str) -> tuple[str, int]:
-    """Subscription and number of a batch; no name at all if this is another kind of consumer."""
+    """Subscription and number of a batch. The name is empty for any other consumer."""
     name, _, number = consumer.removeprefix(_PREFIX).rpartition(":")
     if not consumer.startswith(_PREFIX) or not (number.isascii() and number.isdigit() and len(number) < 20):
         return "", 0
@@ -265,6 +268,6 @@ def is_batch(consumer: str) -> bool:
 
 
 def check_consumer(name: str) -> None:
-    """Whoever called itself like a batch would have its messages acknowledged with it."""
+    """Reject consumer names that look like a batch: acking the batch would ack their messages."""
     if name.startswith(_PREFIX):
         raise InvalidSetting(f"a consumer cannot be named {name[:100]!r}: {_PREFIX!r} is for subscriptions")

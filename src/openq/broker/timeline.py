@@ -1,4 +1,4 @@
-"""The lines of a timeline, in the same words whatever store remembers what happened."""
+"""The lines of a timeline. The words are the same for every store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who waits on which queue: threads, long polls, consumers.
+"""Waiters of each queue: threads, long polls, consumers.
 
-A waiter is served by whoever makes a message available, under the broker's lock: it gets its
-deliveries in hand, so nobody else can take them between the wake-up and the look. n messages
-wake n waiters, no more and no fewer.
+The call that makes a message available serves the waiters, under the broker's lock. A waiter gets its
+deliveries directly, so no other consumer can take them between the wake-up and the receive. n messages wake n
+waiters, no more and no fewer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from ..model import Delivery
 
 
 class Waiter:
-    """One call that waits. `deliver` runs with the broker's lock held: it must only pass things on."""
+    """One call that waits.
+
+    `deliver` runs with the broker's lock held: it must only pass the deliveries on.
+    """
 
     __slots__ = ("consumer", "deliver", "lease_ms", "limit", "notify_only", "types")
 
@@ -32,7 +35,7 @@ class Waiter:
         self.consumer = consumer
         self.types = types
         self.deliver = deliver
-        self.notify_only = notify_only  # that there is something: it takes nothing this way
+        self.notify_only = notify_only  # only notify that there are messages: it receives none this way
 
 
 class Waiters:
@@ -56,10 +59,10 @@ class Waiters:
         return len(self._lines.get(queue, ()))
 
     def serve(self, queue: str, receive: Callable[[Waiter], list[Delivery]]) -> None:
-        """First come, first served, until a waiter goes empty-handed.
+        """First come, first served, until a waiter gets nothing.
 
-        One who chooses by type may find nothing where the next one does, so such a waiter is
-        passed over and keeps its place.
+        A waiter that selects by type may get nothing where the next one does. Such a waiter is skipped and
+        keeps its place.
         """
         line = self._lines.get(queue)
         passed: list[Waiter] = []
@@ -81,7 +84,7 @@ class Waiters:
                 del self._lines[queue]
 
     def drain(self, queue: str | None = None) -> list[Waiter]:
-        """All of them, or all of one queue, taken out (the broker closes, the queue is deleted)."""
+        """Remove and return all waiters, or those of one queue (the broker closes, the queue is deleted)."""
         if queue is not None:
             return list(self._lines.pop(queue, ()))
         everyone = [waiter for line in self._lines.values() for waiter in line]

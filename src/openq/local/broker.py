@@ -81,7 +81,7 @@ class LocalBroker:
             False  # an event listener is subscribed: `sync` after each change, also without a disk
         )
         core.events.on_observed = self._set_observed
-        # Parts and values of the core that callers use. None of them changes.
+        # Parts and values of the core that callers use. They never change.
         self.engine = self._engine = core.engine
         self.lock: Lock = core.lock
         self._lock = core.lock
@@ -97,7 +97,7 @@ class LocalBroker:
         self.sync = core.sync
         self.flush = core.flush
         self.tick = core.tick
-        # A queue by name without the lock, for the price of a lookup. Read only.
+        # Look up a queue by name without the lock, at the cost of a dictionary lookup. Read only.
         self.find_queue: Callable[[str], QueueState | None] = core.engine.queues.get
         self.inspect = Inspector(core)
         self.admin = MessageAdmin(core, self.inspect)
@@ -136,7 +136,7 @@ class LocalBroker:
 
     @property
     def staging(self) -> LocalStaging:
-        """Batches that come in parts. Created on first use: few programs need it."""
+        """Staged batches. Created on first use: few programs need it."""
         if self._staging is None:
             from .staging import LocalStaging
 
@@ -245,12 +245,12 @@ class LocalBroker:
                 if engine.woken:
                     core.serve_waiters()
                 return seq
-            except BaseException as error:  # instead of the guard: costs nothing without an error
+            except BaseException as error:  # used instead of the guard: it costs nothing without an error
                 core.on_interrupt(type(error))
                 raise
 
     def publish(self, queue: str, draft: Draft) -> str:
-        """One message; its id."""
+        """Publish one message. Returns its id."""
         core = self._core
         with self._lock, self._guard:
             found = core.queue(queue)
@@ -260,7 +260,7 @@ class LocalBroker:
             return message_id
 
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
-        """For each draft its id and whether it is that of an earlier message, or its error.
+        """For each draft its id, and whether that is the id of an earlier message, or its error.
 
         A refused draft does not stop the others.
         """
@@ -288,9 +288,9 @@ class LocalBroker:
         properties: Properties | Sequence[Properties] | None = None,
         options: DeliveryOptions | None = None,
     ) -> range | None:
-        """Many plain messages. Their sequences, or None: the caller must use `publish_many`.
+        """Publish many plain messages. Returns their sequences, or None: the caller must use `publish_many`.
 
-        `properties` are those of all bodies, then it is one record; or a list with those of each.
+        `properties` are shared by all bodies, which then are one record; or a list with those of each.
         """
         if not bodies:
             return range(0)
@@ -328,7 +328,10 @@ class LocalBroker:
             return answer
 
     def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]:
-        """Into all of these queues as one record: the id, those reached, and the error of a full one."""
+        """Publish into all of these queues as one record.
+
+        Returns the id, the queues reached, and the error of a full one.
+        """
         with self._lock, self._guard:
             self._core.check_open()
             self._core.require_body_room(len(draft.body))
@@ -362,12 +365,12 @@ class LocalBroker:
                 if engine.woken or engine.timers.next_ms < core.ticker.at_ms:
                     core.serve_waiters()
                 return deliveries
-            except BaseException as error:  # instead of the guard: costs nothing without an error
+            except BaseException as error:  # used instead of the guard: it costs nothing without an error
                 core.on_interrupt(type(error))
                 raise
 
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
-        """Messages at once, or None: then the waiter is queued and served later."""
+        """Returns deliveries at once, or None: then the waiter is queued and served later."""
         if waiter.consumer is not None:
             check_consumer(waiter.consumer)
         self._core.ticker.start()
@@ -394,7 +397,8 @@ class LocalBroker:
     def load(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Wait until the publishes of these are durable, and read bodies that are only on disk.
 
-        Returns what a client may see: the same list, without messages whose body cannot be read.
+        Returns the deliveries that a client may see: the same list, without messages whose body cannot be
+        read.
         """
         core = self._core
         journal = core.journal
@@ -468,7 +472,7 @@ class LocalBroker:
                 engine.ack(found, seq, number, self._core.now_ms())
                 if engine.woken:
                     core.serve_waiters()
-            except BaseException as error:  # instead of the guard: costs nothing without an error
+            except BaseException as error:  # used instead of the guard: it costs nothing without an error
                 core.on_interrupt(type(error))
                 raise
 
@@ -498,7 +502,7 @@ class LocalBroker:
     def nack_many(
         self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
     ) -> int:
-        """How many were given back; those whose lease is over already are passed over."""
+        """Returns how many were returned to the queue. Receipts whose lease has ended are skipped."""
         with self._lock, self._guard:
             done = self._engine.nack_many(
                 self._core.queue(queue), receipts, self._core.now_ms(), delay_ms, reason
@@ -507,7 +511,7 @@ class LocalBroker:
             return done
 
     def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
-        """How many went; those whose lease is over already are passed over."""
+        """Returns how many were rejected. Receipts whose lease has ended are skipped."""
         with self._lock, self._guard:
             done = self._engine.reject_many(self._core.queue(queue), receipts, self._core.now_ms(), reason)
             self._core.end_change()
@@ -520,7 +524,7 @@ class LocalBroker:
             return outcome
 
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
-        """Uncounted, back to their places; those whose lease is over already are passed over."""
+        """Return deliveries to their places, uncounted. Receipts whose lease has ended are skipped."""
         with self._lock, self._guard:
             found = self._core.queue(queue)
             done = 0
@@ -539,10 +543,10 @@ class LocalBroker:
             self._core.end_change()
             return until_ms
 
-    # -- durability, health, the end --------------------------------------------------------------
+    # -- durability, health, closing --------------------------------------------------------------
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back, from any thread, once everything done so far is on disk or the journal has failed."""
+        """Call back, from any thread, once all changes so far are on disk or the journal has failed."""
         journal = self.journal
         if journal is None or self.relaxed:
             callback()
@@ -559,13 +563,14 @@ class LocalBroker:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Report every change to `listener`: published, received, acked, expired, requeued, and so on.
 
-        Called without the lock, in order, by the thread that made the change. Returns how to unsubscribe.
+        It is called without the lock, in order, by the thread that made the change. Returns a function that
+        unsubscribes.
         """
         self._core.ticker.start()
         return self._core.events.subscribe(listener)
 
     def is_free(self) -> bool:
-        """No change is under way. Never waits: the garbage collector asks, from anywhere."""
+        """Whether no change is in progress. Never waits: the garbage collector calls it, from anywhere."""
         if not self._lock.acquire(blocking=False):
             return False
         self._lock.release()
@@ -582,7 +587,8 @@ class LocalBroker:
         with self._lock:
             refuses_all = not journal.can_publish(256)
             shortage = journal.shortage
-        # No new segment can be made: a small message may still fit into the last one, a large one does not.
+        # No new segment can be created. A small message may still fit into the last one; a large one does
+        # not.
         full = refuses_all or shortage is not None
         detail = "journal"
         if full:
@@ -611,7 +617,7 @@ class LocalBroker:
         raise NotImplementedError("the server waits for the commits of a journal by itself")
 
     def close(self) -> None:
-        """Everything done is on disk when this returns. Waiters get nothing, later calls raise `Closed`."""
+        """All changes are on disk when this returns. Waiters get nothing, and later calls raise `Closed`."""
         core = self._core
         with self._lock:
             if self._ended:

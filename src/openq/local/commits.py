@@ -31,7 +31,7 @@ class _Group:
 class CommitNotifier:
     """The wait of one loop for the journal of one broker: one wake-up of the loop per group commit.
 
-    The journal is flushed when the present tick of the loop is over, so that all calls of a tick share a
+    The journal is flushed when the current tick of the loop is over, so that all calls of a tick share a
     commit.
     """
 
@@ -46,9 +46,9 @@ class CommitNotifier:
         self._flushing = False
 
     def after(self, callback: Callback, at: int | None = None) -> None:
-        """Call back on the loop once everything done so far is on disk, or with the error that prevents it.
+        """Call back on the loop once all changes so far are on disk, or with the error that prevents it.
 
-        With `at`, the records up to that location are enough: they may be in the commit under way.
+        With `at`, the records up to that location are enough: they may be in the commit in progress.
         """
         journal = self._journal
         with self._lock:
@@ -67,7 +67,7 @@ class CommitNotifier:
         callback(error)
 
     def future(self) -> Future[None] | None:
-        """A future for everything done so far; None if it is on disk already. Raises JournalFailed."""
+        """A future for all changes so far; None if they are on disk already. Raises JournalFailed."""
         journal = self._journal
         with self._lock:
             if journal.error is not None:
@@ -100,7 +100,7 @@ class CommitNotifier:
             pass  # the loop is closed: no caller waits any more
 
     def _committed_one(self, callback: Callback) -> None:
-        """The same for a callback that waits for a commit under way."""
+        """Like `_committed`, for a callback that waits for a commit in progress."""
         try:
             self.loop.call_soon_threadsafe(_notify_one, callback, self._journal.error)
         except RuntimeError:

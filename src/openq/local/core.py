@@ -1,4 +1,4 @@
-"""What every part of the local broker shares: the engine, the lock, the clock, the journal, the waiters.
+"""The state that all parts of the local broker share: engine, lock, clock, journal, waiters.
 
 One lock makes the engine's changes and their records happen in the same order. It is held for microseconds,
 never over a disk access. A part makes a change like this:
@@ -8,7 +8,7 @@ never over a disk access. A part makes a change like this:
         ...                     # change the engine
         core.end_change()       # serve waiters, arm the ticker
 
-Without a directory the records go to a bounded memory, so that replay and timelines work there too.
+Without a directory the records go to a bounded list in memory, so that replay and timelines work there too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BrokerCore:
         relaxed: bool = False,
     ) -> None:
         self.journal = journal
-        self.relaxed = relaxed  # answers come before the sync
+        self.relaxed = relaxed  # replies are sent before the sync
         self.is_closed = False
         self.halted: OpenQError | None = None  # why the broker stopped, if it was not `close`
         self.guard = InterruptGuard(self)
@@ -93,8 +93,9 @@ class BrokerCore:
         self.clock = clock or SystemClock(found.latest_ms)
         now_ms = self.clock.now_ms()
         report_findings(self.damage, journal, found, now_ms)
-        # Records of leases are not waited for, so the last ones before a crash may be missing. Their receipts
-        # must not fit a delivery of this run: it numbers from beyond anything they can have had.
+        # Callers do not wait for the records of leases, so the last ones before a crash may be missing. Their
+        # receipts must not match a delivery of this run, so its numbers begin above any number they can have
+        # had.
         engine.next_number = engine.first_number = max(engine.next_number, now_ms << 20)
         left = journal.clean_number
         engine.maybe_delivered_below = journal.next_clean_number = engine.next_seq if left is None else left
@@ -110,7 +111,7 @@ class BrokerCore:
             engine.advance(now_ms)
 
     def on_segment_full(self) -> None:
-        """Replaced by the broker: a segment is full, or space is short."""
+        """A segment is full, or space is short. Replaced by the broker."""
 
     def _first_record(self) -> bytes:
         self.on_segment_full()
@@ -120,7 +121,7 @@ class BrokerCore:
         return self._append(encode(record))
 
     def _load_properties(self, location: int) -> Properties | None:
-        """Lock held. Damage must not stop the change that asks: unreadable properties are none."""
+        """Lock held. Unreadable properties are None: damage must not stop the change that needs them."""
         assert self.journal is not None
         try:
             return content(self.journal.read(location))[2]
@@ -129,7 +130,7 @@ class BrokerCore:
             return None
 
     def report_damage(self, error: JournalDamaged, save: bool = True) -> None:
-        """Damage was met by somebody who can do without what is damaged."""
+        """Report damage that the caller can do without."""
         self.damage.report(
             FOUND, error.detail, self.now_ms(), file=error.file, offset=error.offset, save=save
         )
@@ -147,9 +148,9 @@ class BrokerCore:
         return self.engine.queue(name)
 
     def require_room(self, size: int) -> None:
-        """Lock held. Publishing is what stops first when the disk is full."""
+        """Lock held. Publishing is the first operation that stops when the disk is full."""
         if self.journal is not None and not self.journal.can_publish(size + 256):
-            self.on_segment_full()  # history gives way before publishing does
+            self.on_segment_full()  # history is freed before publishing stops
             raise self.journal.refusal(f"{self.journal.path} has no room left but the reserve")
 
     def require_settings_room(self, detail: object = "") -> None:
@@ -157,7 +158,7 @@ class BrokerCore:
         self.require_room(SETTINGS_BYTES + len(str(detail)))
 
     def require_body_room(self, size: int) -> None:
-        """Lock held. Room on the disk, or in the history that is kept in memory."""
+        """Lock held. Require room on the disk, or in the history that is kept in memory."""
         if self.journal is not None:
             self.require_room(size)
         elif size >= LARGE_BODY:
@@ -167,7 +168,7 @@ class BrokerCore:
         """History in memory is bounded by bytes too: large bodies push old records out."""
         self._large_bytes += size
         if self._large_bytes > MEMORY_BYTES:
-            # Count anew: records that the deque dropped by itself were never subtracted.
+            # Count again: records that the deque dropped by itself were never subtracted.
             memory = self._memory
             held = sum(map(_large_bytes, memory)) + size
             while held > MEMORY_BYTES * 3 // 4 and memory:
@@ -175,9 +176,10 @@ class BrokerCore:
             self._large_bytes = held
 
     def atomically(self, measure: Callable[[], int], put: Callable[[int], None]) -> None:
-        """The records of `put(now_ms)` lie in one block of the journal: a crash leaves all of them or none.
+        """Write the records of `put(now_ms)` into one block of the journal.
 
-        `measure` returns an upper bound of their bytes. Both are called under the lock.
+        A crash leaves all of them or none. `measure` returns an upper bound of their bytes. Both are called
+        under the lock.
         """
         with self.lock, self.guard:
             self.check_open()
@@ -210,7 +212,7 @@ class BrokerCore:
             engine.woken.clear()
             for queue in queues:
                 if queue.deleted:
-                    # A queue of the same name created later is another queue.
+                    # A queue of the same name that is created later is another queue.
                     for waiter in self.waiters.drain(queue.name):
                         waiter.deliver([])
                     continue
@@ -235,7 +237,7 @@ class BrokerCore:
             self.ticker.wake()
 
     def advance(self) -> int:
-        """Lock held. Do what is due now: end leases, delays and times to live. Returns the time."""
+        """Lock held. Handle everything due now: end leases, delays and TTLs. Returns the time."""
         now_ms = self.now_ms()
         self.engine.advance(now_ms)
         self.end_change()
@@ -248,14 +250,15 @@ class BrokerCore:
         if self.journal is None:
             rebuild(self.engine)
         elif not self.is_closed:
-            # The journal knows what was done. Continuing from a state in doubt could record nonsense.
+            # The journal has the changes that were made. Continuing from an uncertain state could record
+            # wrong changes.
             self.halted = JournalFailed("interrupted in the middle of a change")
             self.is_closed = True
 
     # -- time -------------------------------------------------------------------------------------
 
     def _tick(self) -> int:
-        """Do what is due. Returns the milliseconds until the next deadline."""
+        """Handle everything due. Returns the milliseconds until the next deadline."""
         with self.lock:
             if self.is_closed:
                 return 1 << 62
@@ -263,7 +266,7 @@ class BrokerCore:
                 return 1 << 62  # nothing can be recorded any more
             now_ms = self.now_ms()
             self.engine.advance(now_ms, MAX_TIMERS_PER_STEP)  # then other threads get their turn
-            self.ticker.at_ms = 0  # this thread is awake: nobody needs to wake it
+            self.ticker.at_ms = 0  # this thread is awake: no wake-up is needed
             self.serve_waiters()
             self.ticker.at_ms = self.engine.timers.next_ms
             wait_ms = self.engine.timers.next_ms - now_ms
@@ -271,7 +274,7 @@ class BrokerCore:
         return wait_ms
 
     def tick(self) -> None:
-        """Bring everything up to the present by hand (a virtual clock does it on every advance)."""
+        """Handle everything due now, on request (a virtual clock calls it on every advance)."""
         while self._tick() <= 0:
             pass
         self.ticker.wake()  # its thread may sleep towards a deadline that is no longer the next
@@ -293,7 +296,7 @@ class BrokerCore:
     def load_bodies(self, entries: Sequence[Entry]) -> None:
         missing = [entry for entry in entries if entry.body is None]
         if missing and self.journal is not None:
-            metadata, properties = b"\0", None  # of the last body: often that of the next one too
+            metadata, properties = b"\0", None  # of the last body: the next one often has the same
             for entry, data in zip(
                 missing, self.journal.read_many([entry.location for entry in missing]), strict=True
             ):
@@ -309,7 +312,7 @@ class BrokerCore:
     # -- durability -------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Return once everything done so far is on disk; raises JournalFailed if it cannot be."""
+        """Return once all changes so far are on disk; raises JournalFailed if they cannot be."""
         journal = self.journal
         if journal is not None and not self.relaxed:
             location = journal.end_location - 1
@@ -321,15 +324,16 @@ class BrokerCore:
             self.events.publish()
 
     def flush(self) -> None:
-        """`sync`, but never raises for a journal that has failed already."""
+        """`sync`, but it does not raise for a journal that has failed already."""
         if self.journal is not None and self.journal.error is None:
             self.sync()
 
 
 class InterruptGuard:
-    """A context manager inside the lock around each change that notices an interrupted one.
+    """A context manager inside the lock around each change. It detects an interrupted change.
 
-    Not part of the lock itself: `with lock` leaves no moment between taking and guarding it, a method would.
+    It is not part of the lock itself: `with lock` leaves no gap between acquiring and guarding; a method
+    would.
     """
 
     __slots__ = ("_core",)

@@ -26,7 +26,10 @@ class EventFeed:
         self.on_observed: Callable[[bool], None] = lambda is_observed: None
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for every change, in order, in the thread that made it. Returns how to stop."""
+        """Call `listener` for every change, in order, in the thread that made it.
+
+        Returns a function that unsubscribes.
+        """
         with self._lock:
             self._listeners.append(listener)
             self._engine.observer = self._observe

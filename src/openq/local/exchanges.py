@@ -26,13 +26,13 @@ class LocalExchanges:
             return admin.declare_exchange(self._engine, exchange, self._core.now_ms())
 
     def change_exchange(self, exchange: Exchange) -> None:
-        """Another alternate or other arguments; what is bound to it stays."""
+        """Set another alternate or other arguments; bindings stay."""
         with self._lock, self._guard:
             self._core.require_settings_room(exchange.arguments)
             admin.change_exchange(self._engine, exchange, self._core.now_ms())
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> Removed:
-        """With what went with it, down to auto-delete exchanges that lost their last binding."""
+        """Returns what was removed with it, including auto-delete exchanges that lost their last binding."""
         with self._lock, self._guard:
             return admin.delete_exchange(self._engine, name, self._core.now_ms(), if_unused)
 
@@ -43,13 +43,13 @@ class LocalExchanges:
             return admin.bind(self._engine, binding, self._core.now_ms())
 
     def unbind(self, binding: Binding) -> Removed:
-        """What went; nothing (false) if there was no such binding."""
+        """Returns what was removed; empty (false) if there was no such binding."""
         with self._lock, self._guard:
             return admin.unbind(self._engine, binding, self._core.now_ms())
 
     @property
     def router(self) -> ExchangeRouter:
-        """Only to be read, without the lock: for doors that ask for every message."""
+        """Read only, without the lock: for protocols that route every message."""
         return self._engine.router
 
     def exchange(self, name: str) -> Exchange:
@@ -68,7 +68,10 @@ class LocalExchanges:
     def routed_queues(
         self, exchange: str, keys: Sequence[str], headers: Mapping[str, object] | None
     ) -> list[QueueState]:
-        """The queues to which these keys lead now, without the lock: for doors that ask for every message."""
+        """The queues to which these keys lead now, without the lock.
+
+        For protocols that route every message.
+        """
         engine = self._engine
         names = engine.router.route(exchange, keys[0], headers)
         for key in keys[1:]:

@@ -1,8 +1,8 @@
-"""Snapshots, and freeing of old segments: so that restart and disk use do not grow with history.
+"""Snapshots, and freeing of old segments: restart time and disk use do not grow with history.
 
-Segments are freed from the oldest on only, so what remains of a journal is always its end, and can be
-understood without the part that is gone. A live message in an old segment is copied forward
-when keeping the segment would cost more than copying: one forgotten message never pins gigabytes.
+Segments are freed only from the oldest on. So the rest of a journal is always its end, which can be read
+without the freed part. A live message in an old segment is copied forward when keeping the segment would cost
+more than copying: one forgotten message never pins gigabytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COPY_BATCH = 128  # messages copied under one hold of the lock
 
 
 class Housekeeper:
-    """A thread that wakes when a segment is full, and once a minute for what has grown old."""
+    """A thread that wakes when a segment is full, and once a minute to free old segments."""
 
     def __init__(self, core: BrokerCore, journal: Journal, cursors: LocalCursors, history_bytes: int) -> None:
         self._core = core
@@ -57,7 +57,7 @@ class Housekeeper:
         self._event.set()
 
     def stop(self) -> None:
-        """A last snapshot, so that the next start has nothing to replay."""
+        """Write a last snapshot, so that the next start has nothing to replay."""
         self._stopping = True
         self._event.set()
         if self._thread is not threading.current_thread():
@@ -76,20 +76,20 @@ class Housekeeper:
         try:
             job()  # type: ignore[operator]
         except (OSError, OpenQError) as error:
-            # Nothing is lost: the journal has it all. The next round tries again.
+            # Nothing is lost: the journal has everything. The next round tries again.
             log.warning("housekeeping is put off: %s", error)
         except Exception:
             log.exception("housekeeping failed; it is tried again")
 
     def work(self) -> None:
-        """One round: a snapshot if a segment was filled since the last, then free what nothing needs."""
+        """One round: a snapshot if a segment was filled since the last one, then free unneeded segments."""
         with self._busy:
             frozen = None
             if self._journal.end_location >> 32 != self._snapshot_location >> 32:
                 try:
                     frozen, usage = self._snapshot()
                 except (OSError, OutOfRoom) as error:
-                    # No room for a snapshot is no reason to keep what nobody needs.
+                    # Without room for a snapshot, unneeded segments are freed all the same.
                     log.warning("no snapshot: %s", error)
                     frozen, usage = self._frozen()
                 self._free(frozen, usage)
@@ -106,7 +106,7 @@ class Housekeeper:
         with self._core.lock:
             frozen = freeze(self._core.engine, self._core.now_ms())
             location = self._journal.end_location
-        # Acks and copies that make a segment useless must be on disk before it goes.
+        # Acks and copies that make a segment unneeded must be on disk before it is freed.
         if location > self._journal.durable_location:
             self._journal.wait(location - 1)
         return frozen, usage_of(frozen)
@@ -116,11 +116,11 @@ class Housekeeper:
         engine = self._core.engine
         with self._core.lock:
             now_ms = self._core.now_ms()
-            # The journal must be able to name its queues even if this snapshot and their records are lost.
+            # The journal must have the names of its queues even if this snapshot and their records are lost.
             engine.log_record(checkpoint(engine, now_ms))
             frozen = freeze(engine, now_ms)
             location = self._journal.end_location
-        # A snapshot must not know more than the journal: what it shows has to be on disk first.
+        # A snapshot must not be ahead of the journal: everything in it must be on disk first.
         if location > self._journal.durable_location:
             self._journal.wait(location - 1)
         directory = os.path.join(self._journal.path, "snapshots")
@@ -136,7 +136,7 @@ class Housekeeper:
             return
         kept_from = self._kept_from(segments)
         droppable = segments[0].number
-        dead = 0  # bytes that would be freed but for a live message before them
+        dead = 0  # bytes that could be freed if no live message came before them
         for segment in segments[:-1]:
             if segment.number >= kept_from:
                 break
@@ -158,11 +158,11 @@ class Housekeeper:
             shortage = self._journal.shortage
             full = not self._journal.can_publish(_ROOM)
             if shortage is not None and shortage.errno in NO_RESOURCES:
-                full = False  # less history gives back no descriptors
+                full = False  # freeing history releases no descriptors
             queues = list(self._core.engine.queues.values())
-        # Readers that are known by a cursor are waited for, within the limits of each.
+        # Segments are kept for readers with a cursor, within the limits of each.
         held = None if full else self._cursors.held_from(segments, now_ms)
-        # On a full disk the past gives way, so that publishing can go on.
+        # On a full disk history is freed first, so that publishing can continue.
         history_ms = 0 if full else max((each.settings.history_ms for each in queues), default=0)
         dedup_ms = max((each.settings.dedup_window_ms for each in queues if each.dedup), default=0)
         size = 0
@@ -177,7 +177,7 @@ class Housekeeper:
         return kept_from if held is None else min(kept_from, held)
 
     def _copy_forward(self, frozen: FrozenState, segment: int) -> None:
-        """Write the live messages of one old segment again; the next round frees it."""
+        """Write the live messages of one old segment again; the next round frees the segment."""
         copied = 0
         for queue in frozen.queues:
             for entries, pages in queue.ready_lists:
@@ -201,7 +201,7 @@ class Housekeeper:
         log.info("copied %d messages out of segment %d", copied, segment)
 
     def _copy_page(self, frozen: FrozenQueue, page: PackedPage, segment: int) -> int:
-        """A page as a whole: looking up its messages one by one would unpack it for each."""
+        """Copy a page as a whole: looking up its messages one by one would unpack it for each."""
         entries = page.entries()
         old = [i for i, entry in enumerate(entries) if entry.location >> 32 == segment]
         try:
@@ -232,7 +232,8 @@ class Housekeeper:
                     content(data) for data in self._journal.read_many([entry.location for entry in part])
                 ]
             except JournalDamaged:
-                # What cannot be read is set aside: it must not keep its segment, and all after it, for ever.
+                # Unreadable messages are set aside: otherwise they would keep their segment, and all after
+                # it, for ever.
                 part = self._core.with_bodies(part)
                 contents = [(entry.encoding, entry.body or b"", entry.properties) for entry in part]
             with self._core.lock:
@@ -245,7 +246,7 @@ class Housekeeper:
                         location = self._log_copy(queue, current, encoding, body, properties)
                         moved = _moved_to(current, location)
                         if entry.seq in queue.leases:
-                            # Its consumer may be about to read it: it must not find an empty one.
+                            # Its consumer may be about to read it and must not find an empty body.
                             moved.body, moved.properties = body, properties
                         self._core.engine.replace_entry(queue, moved)
                         copied += 1
@@ -261,7 +262,7 @@ class Housekeeper:
         )
         delivery = queue.leases.get(entry.seq)
         if delivery is not None:
-            # Its loan was recorded in a segment that may be gone soon.
+            # Its lease was recorded in a segment that may be freed soon.
             engine.log_record(
                 (
                     DELIVER,

@@ -1,4 +1,4 @@
-"""Importing whole messages from another broker: what a migration needs."""
+"""Importing whole messages from another broker, for migrations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..engine.replay import apply
 from ..model import DeliveryOptions, Entry
 from .core import BrokerCore
 
-_RECORD_BYTES = 4096  # upper bound beside the body: names, attributes, dead-letter events
+_RECORD_BYTES = 4096  # upper bound without the body: names, attributes, dead-letter events
 DedupKey = tuple[str, str, int]  # the key in the window, the id of the message, the end of its window
 
 
@@ -22,9 +22,10 @@ class MessageImporter:
         self._guard = core.guard
 
     def import_messages(self, queue: str, entries: Sequence[Entry]) -> None:
-        """To the end of the queue, with all that is known of them; only the sequence numbers are new.
+        """Append messages to the queue with all their properties and options.
 
-        Each has its id in its extra. No limit of the queue holds them up: they were let in before.
+        Only the sequence numbers are new. Each has its id in its options. The queue's limits do not apply:
+        the messages were accepted before.
         """
         with self._lock, self._guard:
             found = self._core.queue(queue)
@@ -37,7 +38,7 @@ class MessageImporter:
             self._core.end_change()
 
     def import_history(self, queue: str, messages: Sequence[PastMessage]) -> None:
-        """Messages that were worked off elsewhere, so that they can be replayed here."""
+        """Messages that were processed elsewhere, so that they can be replayed here."""
 
         def put(now_ms: int) -> None:
             number = self._core.queue(queue).number
@@ -53,14 +54,14 @@ class MessageImporter:
         self._core.atomically(lambda: sum(len(each.body) + _RECORD_BYTES for each in messages), put)
 
     def dedup_window(self, queue: str) -> list[DedupKey]:
-        """What the deduplication window holds, whether the messages are still there or not."""
+        """The keys of the deduplication window, whether or not their messages still exist."""
         with self._lock:
             now_ms = self._core.now_ms()
             window = self._core.queue(queue).dedup
             return [(key, id, until_ms) for key, (id, until_ms) in window.items() if until_ms > now_ms]
 
     def import_dedup_window(self, queue: str, window: Sequence[DedupKey]) -> None:
-        """The same, taken over: as if each message had come in its time and gone again."""
+        """Import such a window, as if each message had been published at its time and removed again."""
 
         def put(now_ms: int) -> None:
             found = self._core.queue(queue)

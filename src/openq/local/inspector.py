@@ -38,14 +38,14 @@ class Inspector:
         return self._core.with_bodies(entries)
 
     def entries(self, queue: str, state: str = "all") -> list[Entry]:
-        """All of them, in hand-out order, with their bodies: for export and small queues."""
+        """All entries in delivery order, with their bodies: for export and small queues."""
         with self._lock, self._guard:
             self._core.advance()
             entries = list(admin.browse(self._engine, self._core.queue(queue), state))
         return self._core.with_bodies(entries)
 
     def deliveries(self, queue: str) -> list[Delivery]:
-        """What is out on loan, with holder and deadline."""
+        """The deliveries in flight, with consumer and deadline."""
         with self._lock, self._guard:
             self._core.advance()
             deliveries = list(self._core.queue(queue).leases.values())
@@ -93,7 +93,7 @@ class Inspector:
         return SearchResult(self._core.with_bodies(found.entries), found.complete, found.scanned)
 
     def _chunks(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
-        """Candidates for a filter, some hundred at a time, with bodies if it needs them."""
+        """Candidates for a filter, some hundred at a time, with bodies if the filter needs them."""
         with self._lock, self._guard:
             found = self._core.queue(queue)
             self._core.advance()
@@ -114,7 +114,10 @@ class Inspector:
                 yield self._core.with_bodies(loadable)
 
     def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
-        """What a filter is about, as of now, some hundred at a time; with bodies only if it needs them."""
+        """The matching entries as of now, some hundred at a time.
+
+        With bodies only if the filter needs them.
+        """
         return bulk.chosen(self._chunks(queue, filter), self._engine.id_of, filter)
 
     def why(self, queue: str, message_id: str) -> Why:
@@ -127,7 +130,7 @@ class Inspector:
         return why if why.code != "not_found" else why_elsewhere(self, queue, message_id) or why
 
     def past(self, queue: str, span: HistoryRange) -> list[PastMessage]:
-        """What was published to a queue, as it was published, as far as history is kept."""
+        """The messages that were published to a queue, as they were published, as far as history is kept."""
         with self._lock, self._guard:
             number = self._core.queue(queue).number
         return self._core.history.past(number, span)
@@ -147,13 +150,13 @@ class Inspector:
             return list(islice(self._core.queue(queue).leases.values(), limit))
 
     def leases_of(self, queue: str, seqs: Sequence[int]) -> dict[int, Delivery]:
-        """Of those that are on loan."""
+        """The live deliveries of those that are in flight."""
         with self._lock:
             leases = self._core.queue(queue).leases
             return {seq: leases[seq] for seq in seqs if seq in leases}
 
     def walk(self, queue: str, state: str, after: ScanPosition | None) -> Iterator[ScannedEntry]:
-        """Every entry with its state, in hand-out order, as of now; bodies may be on disk only."""
+        """Every entry with its state, in delivery order, as of now; bodies may be on disk only."""
         with self._lock, self._guard:
             found = self._core.queue(queue)
             self._core.advance()
@@ -173,7 +176,7 @@ class Inspector:
         return self._core.with_bodies(entries)
 
     def id_of(self, seq: int) -> str:
-        """The id of a message whose publisher gave it none."""
+        """The id of a message whose publisher chose none."""
         return f"{self._engine.id_prefix}{seq:012x}"
 
     def message_id(self, entry: Entry) -> str:

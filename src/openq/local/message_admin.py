@@ -65,10 +65,10 @@ class MessageAdmin:
         progress: Callable[[int], bool] | None = None,
         allowed: Callable[[str], bool] | None = None,
     ) -> int:
-        """Dead letters back to where they died, or to `to`. At most `rate` a second.
+        """Return dead letters to the queues that dead-lettered them, or to `to`. At most `rate` a second.
 
-        `progress` is called with the number so far, also while nothing happens; returning False stops.
-        Without `to`, letters of queues that are not `allowed` stay; asked under the lock.
+        `progress` is called with the number so far, also during waits; returning False stops. Without `to`,
+        dead letters of queues that are not `allowed` stay. `allowed` is called under the lock.
         """
         bulk.check_rate(rate)
         if to is not None:
@@ -106,11 +106,11 @@ class MessageAdmin:
         dry_run: bool = False,
         include_purged: bool = False,
     ) -> int:
-        """Publish again what was published to `queue` from a point on and is no longer in it.
+        """Publish again the messages that were published to `queue` from a point on and are no longer in it.
 
-        A purge is final: what it removed is left out, unless `include_purged` asks for it.
-        What is still waiting or with a consumer is not doubled; ids stay, so a replay can be repeated.
-        `progress` is called with the number so far; returning False stops. A dry run only counts.
+        A purge is final: messages that it removed are left out, unless `include_purged` is set. Messages that
+        are still waiting or in flight are not duplicated. Ids stay, so a replay can be repeated. `progress`
+        is called with the number so far; returning False stops. A dry run only counts.
         """
         bulk.check_rate(rate)
         with self._lock, self._guard:

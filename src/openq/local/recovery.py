@@ -39,13 +39,13 @@ def recover(journal: Journal, engine: Engine) -> Recovered:
     skipped = [path for at, path in list_snapshots(directory, journal.io) if at > known_location]
     first = journal.segments()[0].number
     if newest is not None and newest[0] >> 32 < first:
-        # An older snapshot, because the newest is damaged. What is left of the journal is enough.
+        # The newest snapshot is damaged and this one is older. The remaining journal is enough.
         log.warning("the snapshot is older than the journal; all records are read again")
         newest = None
     lost = 0
     latest_ms, count = _replay(journal, engine, newest)
     if newest is not None and oldest_segment(engine) < first:
-        # A damaged end of the journal held the copies of messages whose old segment is freed.
+        # The copies of messages whose old segment was freed were in a damaged end of the journal.
         log.warning("the snapshot names messages that are gone; all records are read again")
         lost = sum(location >> 32 < first for location in live_locations(newest[1]))
         engine = Engine(engine.id_prefix, engine.seed)
@@ -60,7 +60,7 @@ def recover(journal: Journal, engine: Engine) -> Recovered:
 
 
 def _replay(journal: Journal, engine: Engine, newest: tuple[int, list[bytes]] | None) -> tuple[int, int]:
-    """The latest time, and the number of records read."""
+    """Returns the latest time, and the number of records read."""
     start_location = latest_ms = count = 0
     if newest is not None:
         start_location, chunks = newest
@@ -77,7 +77,7 @@ def _replay(journal: Journal, engine: Engine, newest: tuple[int, list[bytes]] | 
 
 
 def report_findings(register: DamageRegister, journal: Journal, found: Recovered, now_ms: int) -> None:
-    """Enter in the damage register what recovery had to do without."""
+    """Enter the losses that recovery found in the damage register."""
     for path in found.skipped:
         detail = "this snapshot cannot be read; the records were read instead"
         register.report(FOUND, detail, now_ms, file=path)
@@ -100,5 +100,5 @@ def release_bound_leases(engine: Engine, now_ms: int) -> None:
                 try:
                     engine.nack(queue, seq, delivery.number, now_ms, 0, "its holder went away")
                 except OutOfRoom:
-                    # Opening must not fail for that: the lease gets a deadline instead.
+                    # Opening must not fail because of it: the lease gets a deadline instead.
                     engine.set_deadline(queue, delivery, now_ms + _RETRY_MS, now_ms)

@@ -1,7 +1,7 @@
-"""Repairing a data directory, with everything that was lost or found entered in its damage register.
+"""Repairing a data directory. All losses and findings are entered in its damage register.
 
-So a server that starts on a repaired journal says what it lacks: its health is degraded until an operator has
-seen the list and cleared it.
+So a server that starts on a repaired journal reports what is missing: its health is degraded until an
+operator has seen the list and cleared it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FILE = "damage.json"
 
 
 def repair_directory(path: str | os.PathLike[str], io: DiskIo | None = None) -> repair.CheckReport:
-    """As `doctor.repair`; raises the same."""
+    """Like `journal.repair.repair`; raises the same errors."""
     report = repair.repair(path, io=io)
     if report.damages:
         register = DamageRegister(StateFile(report.path, FILE, io))
         now_ms = time.time_ns() // 1_000_000
-        logging.getLogger("openq").addFilter(_no_record)  # the command tells it in its own words
+        logging.getLogger("openq").addFilter(_no_record)  # the command prints its own report
         try:
             for damage in report.damages:
                 _register(register, damage, now_ms)

@@ -1,5 +1,8 @@
-"""Staged parts on disk: DATA/pipeline/staged/JOB/BATCH/PART.rows, with `stage.json` and, once it is promised,
-`commit.json`. What is written is whole and synced under its name, or not there."""
+"""Staged parts on disk: DATA/pipeline/staged/JOB/BATCH/PART.rows.
+
+Beside them are `stage.json` and, once the commit is accepted, `commit.json`. A file is complete and synced
+under its name, or it does not exist.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _PLAN, _STAGE, _SUFFIX, _TEMPORARY = "commit.json", "stage.json", ".rows", ".tmp
 
 
 class StoredBatch(NamedTuple):
-    """One batch as it lies on disk."""
+    """One batch as stored on disk."""
 
     job: StagingJob
     batch: int
@@ -36,7 +39,7 @@ class StageFiles:
     def __init__(self, root: str, io: DiskIo) -> None:
         self._root = root
         self._io = io
-        self._unread: set[str] = set()  # folders that are there, but could not be read
+        self._unread: set[str] = set()  # folders that exist, but could not be read
 
     def folder(self, job: StagingJob, batch: int) -> str:
         return os.path.join(self._root, job.folder, str(batch))
@@ -50,7 +53,7 @@ class StageFiles:
         self._write(job, batch, _PLAN, json.dumps(plan.to_json()).encode(), is_rooted)
 
     def _write(self, job: StagingJob, batch: int, name: str, data: bytes, is_rooted: bool) -> None:
-        """`is_rooted`: the folder and all above are on disk for sure."""
+        """`is_rooted`: the folder and all its parents are certainly on disk."""
         folder = self.folder(job, batch)
         try:
             if not is_rooted:
@@ -58,7 +61,7 @@ class StageFiles:
                 fields = {"job": job.name, "account": job.account, "owner": job.owner}
                 self._write_file(folder, _STAGE, json.dumps(fields).encode())
                 above, top = folder, os.path.dirname(os.path.dirname(self._root))
-                while above != top:  # each may be new, and its entry too
+                while above != top:  # each may be new, and so may its directory entry
                     above = os.path.dirname(above)
                     self._io.fsync_dir(above)
             self._write_file(folder, name, data)
@@ -100,14 +103,17 @@ class StageFiles:
             self._io.close(fd)
 
     def remove(self, folder: str) -> None:
-        """The promise goes first: parts without one are orphans, a promise without its parts is a riddle."""
+        """Remove a batch, the commit plan first.
+
+        Parts without a plan are orphans, but a plan without its parts cannot be explained.
+        """
         with suppress(OSError):
             names = os.listdir(folder)
             for name in sorted(names, key=lambda each: (each != _PLAN, each == _STAGE)):
                 self._io.unlink(os.path.join(folder, name))
             os.rmdir(folder)
             with suppress(OSError):
-                os.rmdir(os.path.dirname(folder))  # of the job, if this was its only batch
+                os.rmdir(os.path.dirname(folder))  # the folder of the job, if this was its only batch
 
     # -- after a restart
 
@@ -117,7 +123,10 @@ class StageFiles:
                 yield from self._load_stage(folder, self._unread)
 
     def load_rest(self) -> Iterator[StoredBatch]:
-        """What could not be read before. Until this is over nobody touches those jobs: see `require_read`."""
+        """Load batches that could not be read before.
+
+        Until then their jobs are blocked: see `require_read`.
+        """
         unread: set[str] = set()
         for folder in sorted(self._unread):
             depth = 0 if folder == self._root else 1 if os.path.dirname(folder) == self._root else 2
@@ -129,7 +138,10 @@ class StageFiles:
         self._unread = unread
 
     def require_read(self, job: StagingJob) -> None:
-        """A promise that nobody could read comes before anything else of its job."""
+        """Raises if a batch of this job is unread.
+
+        An accepted commit comes before anything else of its job.
+        """
         if not self._unread:
             return
         own = os.path.join(self._root, job.folder)
@@ -149,8 +161,11 @@ class StageFiles:
         return []
 
     def _load_stage(self, folder: str, unread: set[str]) -> Iterator[StoredBatch]:
-        """What a disk does not give now it may give later. What makes no sense goes, unless it was promised:
-        that stays for whoever looks after it, and for the batch that is sent again."""
+        """Load one batch.
+
+        A folder that the disk cannot read now is retried later. An invalid batch is removed, unless its
+        commit was accepted: then it stays for an operator, and for the batch that is sent again.
+        """
         names = [os.path.basename(each) for each in self._listed(folder, unread)]
         if folder in unread or not os.path.isdir(folder):
             return

@@ -1,11 +1,11 @@
-"""Batches of messages that come in parts and are published all at once, and once only.
+"""Staging: batches of messages that come in parts and are published all at once, and only once.
 
-A job sends the rows of a batch as parts (`openq.packed`), as many as it likes from wherever it runs. They
-lie in DATA/pipeline/staged until somebody commits the batch with the list of those that count:
+A job sends the rows of a batch as parts (`openq.packed`), any number of them, from any process. They are
+kept in DATA/pipeline/staged until the batch is committed with the list of the parts that count:
 
-    1. every row is looked at; a batch with a bad one is refused, or the bad ones go to a dead-letter queue
-    2. the promise: `commit.json`. From here on the batch will be published, whatever happens to this process
-    3. chunk by chunk, each in one block of the journal together with a mark of how far the batch is
+    1. every row is checked; a batch with a bad row is refused, or bad rows go to a dead-letter queue
+    2. the plan is written: `commit.json`. From here on the batch will be published, even after a crash
+    3. the rows are published in chunks, each in one block of the journal with the progress of the batch
 
 A chunk and its progress record (`engine/progress.py`) are both on disk or neither is. After a crash the
 progress says where to resume and whether a batch is done. Batch numbers of a job only grow. A batch of one
@@ -62,7 +62,7 @@ MAX_STAGED = 32 << 30  # on disk, of all batches together
 CHUNK_ROWS = 20_000  # published under one hold of the lock
 CHUNK_BYTES = 4 << 20
 
-_PROGRESS_BYTES = 2048  # of its record, at most
+_PROGRESS_BYTES = 2048  # upper bound for its record
 
 
 @dataclass(slots=True)
@@ -73,11 +73,11 @@ class _Stage:
     batch: int
     touched_ms: int
     parts: dict[str, PartFacts] = field(default_factory=dict)
-    data: dict[str, bytes] = field(default_factory=dict)  # where there is no disk
-    writing: set[str] = field(default_factory=set)  # parts on their way to disk
-    is_closed: bool = False  # somebody commits it: what comes now is too late
-    is_leaving: bool = False  # its files are being removed: what comes now waits, and begins anew
-    is_rooted: bool = False  # its folder and all above are on disk for sure
+    data: dict[str, bytes] = field(default_factory=dict)  # without a disk
+    writing: set[str] = field(default_factory=set)  # parts that are being written
+    is_closed: bool = False  # a commit is in progress: new parts are too late
+    is_leaving: bool = False  # its files are being removed: a new part waits, then starts a new stage
+    is_rooted: bool = False  # its folder and all parents are certainly on disk
     plan: CommitPlan | None = None
 
     @property
@@ -86,33 +86,33 @@ class _Stage:
 
 
 class LocalStaging:
-    """All staged parts of a broker. Every method may take a while: not for an event loop."""
+    """All staged parts of a broker. Every method may block: do not call it on an event loop."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
         journal = core.journal
         self._files: StageFiles | None = None
         self._max_bytes = staged_batches.MAX_IN_MEMORY if journal is None else MAX_STAGED
-        self._lock = threading.Lock()  # of the tables below; never held over a disk access
-        self._settled = threading.Condition(self._lock)  # a part was written, or a stage has left
+        self._lock = threading.Lock()  # for the tables below; never held over a disk access
+        self._settled = threading.Condition(self._lock)  # a part was written, or a stage was removed
         self._stages: dict[tuple[str, int], _Stage] = {}
-        self._busy: dict[str, tuple[threading.Lock, int]] = {}  # by job, and how many want it
+        self._busy: dict[str, tuple[threading.Lock, int]] = {}  # by job, with the number of users
         self._staged = 0
         if journal is not None:
             self._files = StageFiles(os.path.join(journal.path, "pipeline", "staged"), journal.io)
             self._take_in(self._files.load())
 
-    # -- the verbs
+    # -- the interface
 
     def put(self, job: StagingJob, batch: int, part: str, data: bytes) -> int:
-        """Keep a part, on disk when this returns. The same name again replaces it. Returns its rows."""
+        """Store a part; on disk when this returns. A part of the same name is replaced. Returns its rows."""
         facts = check_part(job, batch, part, data)
         self._require_read(job)
         known = self._core.engine.progress.get(job.key)
         if known is not None:
             job.require(known.owner)
             if known.is_done(batch):
-                return facts.rows  # a repetition: its commit will hear so
+                return facts.rows  # published before: its commit will say so
         stage = self._enter(job, batch, part, facts)
         if stage is None:
             return facts.rows
@@ -154,7 +154,7 @@ class LocalStaging:
                     QueueLimits(self._room_of, may_send),
                 )
                 if self._core.engine.progress.get(job.key) is None:
-                    if not plan.rows:  # a job that never published anything needs no memory of it
+                    if not plan.rows:  # a job that never published anything is not remembered
                         self._discard(job, batch)
                         return Committed(0, 0, False)
                     with self._core.lock:
@@ -168,9 +168,9 @@ class LocalStaging:
                 raise
 
     def abort(self, job: StagingJob, batch: int) -> bool:
-        """Drop what was staged. False: the batch is committed, and stays so.
+        """Drop the staged parts. False: the batch is committed, and stays so.
 
-        Unless it is promised and a part of it is damaged: nothing but sending it again can mend that.
+        Exception: an accepted batch with a damaged part is dropped. Only sending it again can repair it.
         """
         check_batch(batch)
         with self._turn(job.key):
@@ -200,7 +200,7 @@ class LocalStaging:
             ]
 
     def sweep(self) -> None:
-        """Now and then, and after a start: finish what was promised, drop what nobody wants any more."""
+        """Called periodically and after a start: finish accepted commits, drop abandoned parts."""
         now_ms = self._core.now_ms()
         if self._files is not None:
             self._take_in(self._files.load_rest())
@@ -208,7 +208,7 @@ class LocalStaging:
             found = sorted(self._stages.values(), key=lambda each: each.batch)
         for stage in found:
             if stage.job.key in self._busy:
-                continue  # somebody commits: the next sweep will do
+                continue  # a commit is in progress: the next sweep handles it
             try:
                 with self._turn(stage.job.key):
                     if self._stages.get((stage.job.key, stage.batch)) is not stage:
@@ -225,7 +225,7 @@ class LocalStaging:
             except (OpenQError, OSError) as error:
                 log.warning("job %r, batch %d has to wait: %s", stage.job.key, stage.batch, error)
 
-    # -- one after the other
+    # -- one commit at a time
 
     @contextmanager
     def _turn(self, key: str) -> Iterator[None]:
@@ -249,13 +249,16 @@ class LocalStaging:
         job.require(known.owner)
         if not known.is_done(batch):
             return None
-        self._wait()  # the mark may be on its way to disk only
+        self._wait()  # the progress record may not be on disk yet
         if batch < known.batch:
             return Committed(0, 0, True)
         return Committed(known.rows - known.rejected, known.rejected, True)
 
     def _finish_older(self, job: StagingJob, batch: int) -> None:
-        """What was promised comes first: a mark that is ahead of it would say that it is done."""
+        """Publish older accepted batches first.
+
+        Progress beyond them would mean that they are done.
+        """
         with self._lock:
             found = [
                 stage
@@ -274,11 +277,11 @@ class LocalStaging:
                 stage = self._stages[job.key, batch] = _Stage(owned, batch, self._core.now_ms())
             stage.is_closed = True
             stage.touched_ms = self._core.now_ms()
-            self._settled.wait_for(lambda: not stage.writing)  # what is half written is not half committed
+            self._settled.wait_for(lambda: not stage.writing)  # a half-written part must not be committed
             return stage
 
     def _owned(self, job: StagingJob) -> StagingJob:
-        """Lock held. The job as that of its owner, who is whoever began it, with a part or a commit."""
+        """Lock held. The job with its owner: the user that sent its first part or commit."""
         known = self._core.engine.progress.get(job.key)
         staged = (stage.job.owner for (key, _), stage in self._stages.items() if key == job.key)
         owner = (known.owner if known is not None else "") or next(filter(None, staged), job.owner)
@@ -286,7 +289,7 @@ class LocalStaging:
         return StagingJob(job.name, job.account, owner)
 
     def _reopen(self, stage: _Stage) -> None:
-        """A commit failed before its promise: another one may follow, with other parts."""
+        """A commit failed before it was accepted: another one may follow, with other parts."""
         with self._lock:
             if stage.plan is not None:
                 return
@@ -303,7 +306,8 @@ class LocalStaging:
                 raise journal.refusal(f"{journal.path} has no room left but the reserve")
 
     def _wait(self) -> None:
-        """Until all so far is on disk, also where answers do not wait for that: the parts go next."""
+        """Wait until all changes so far are on disk, even if replies do not wait: the parts are removed next.
+        """
         journal = self._core.journal
         if journal is not None:
             location = journal.end_location - 1
@@ -313,11 +317,14 @@ class LocalStaging:
                 raise journal.error
         self._core.events.publish()
 
-    # -- parts in and out
+    # -- storing and removing parts
 
     def _enter(self, job: StagingJob, batch: int, part: str, facts: PartFacts) -> _Stage | None:
-        """Reserves the bytes, and the name. None: the batch is being committed, and this comes too late to
-        matter, unless it is what a damaged batch waits for."""
+        """Reserve the bytes and the name of a part.
+
+        None: the batch is being committed, and the part is too late to matter. A part that replaces a damaged
+        one of an accepted batch is taken all the same.
+        """
         replaces_damaged = self._replaces_damaged(job, batch, part, facts.rows)
         with self._lock:
             while True:
@@ -343,7 +350,7 @@ class LocalStaging:
             return stage
 
     def _replaces_damaged(self, job: StagingJob, batch: int, part: str, rows: int) -> bool:
-        """Whether a promised batch lacks just this part."""
+        """Whether exactly this part of an accepted batch is damaged."""
         with self._lock:
             stage = self._stages.get((job.key, batch))
         if stage is None or stage.plan is None:
@@ -352,7 +359,7 @@ class LocalStaging:
         return self._is_damaged(stage, stage.plan, part, rows)
 
     def _leave(self, stage: _Stage, part: str, facts: PartFacts, is_written: bool) -> None:
-        """A part counts once it is written; where that failed, the one before may still be there."""
+        """A part counts once it is written. If that failed, the previous part may still exist."""
         with self._lock:
             stage.writing.discard(part)
             before = stage.parts.get(part)
@@ -362,7 +369,7 @@ class LocalStaging:
             else:
                 self._staged -= facts.bytes
                 if before is not None and self._files is not None:
-                    stage.parts[part] = PartFacts(before.bytes)  # whichever of the two: it will be read
+                    stage.parts[part] = PartFacts(before.bytes)  # either may be on disk: it will be read
             key = stage.job.key, stage.batch
             if not (stage.parts or stage.writing or stage.is_closed) and self._stages.get(key) is stage:
                 del self._stages[key]
@@ -372,7 +379,7 @@ class LocalStaging:
         if self._files is None:
             stage.data[part] = data
             return
-        self._require_room(0)  # a disk that is full has no room for this either
+        self._require_room(0)  # a full disk has no room for this either
         self._files.write_part(stage.job, stage.batch, part, data, stage.is_rooted)
         stage.is_rooted = True
 
@@ -382,7 +389,7 @@ class LocalStaging:
         return self._files.read_part(stage.job, stage.batch, part)
 
     def _is_damaged(self, stage: _Stage, plan: CommitPlan, part: str, rows: int) -> bool:
-        """Whether this promised part cannot be read, and one of so many rows may stand in for it."""
+        """Whether this part of an accepted batch is damaged, and a part with `rows` rows may replace it."""
         if (part, rows) not in plan.parts:
             return False
         try:
@@ -396,7 +403,7 @@ class LocalStaging:
         return next(found, None)
 
     def _discard(self, job: StagingJob, batch: int) -> None:
-        """Known until its files are gone: whoever sends it anew meanwhile writes into the same folder."""
+        """Remove a batch. It stays known until its files are gone: a new upload would use the same folder."""
         with self._lock:
             stage = self._stages.get((job.key, batch))
             if stage is None or stage.is_leaving:
@@ -414,7 +421,7 @@ class LocalStaging:
                 self._settled.notify_all()
 
     def _take_in(self, found: Iterable[StoredBatch]) -> None:
-        """What an earlier process left."""
+        """Add the batches that an earlier process left."""
         for each in found:
             stage = _Stage(each.job, each.batch, each.touched_ms, each.parts, plan=each.plan)
             stage.is_closed = each.plan is not None
@@ -426,7 +433,7 @@ class LocalStaging:
         if self._files is not None:
             self._files.require_read(job)
 
-    # -- promising, and publishing what is promised
+    # -- accepting commits, and publishing them
 
     def _room_of(self, name: str) -> QueueRoom | None:
         with self._core.lock:
@@ -441,7 +448,10 @@ class LocalStaging:
         stage.plan = plan
 
     def _publish_plan(self, stage: _Stage, plan: CommitPlan, is_repeated: bool) -> Committed:
-        """All that is not published yet; on disk, and nothing staged any more, when this returns."""
+        """Publish all rows that are not published yet.
+
+        When this returns they are on disk, and nothing of the batch is staged any more.
+        """
         rejected = len(plan.rejected)
         known = self._core.engine.progress.get(stage.job.key)
         if known is None or not known.is_done(stage.batch):
@@ -482,8 +492,11 @@ class LocalStaging:
     def _targets(
         self, chunk: list[MessageSlice], dead_letter: str | None
     ) -> Iterator[tuple[QueueState, MessageSlice]]:
-        """Lock held. A queue that was deleted since the promise took its messages with it, unless there are
-        dead letters for them."""
+        """Lock held. The queue for each slice.
+
+        If a queue was deleted since the commit was accepted, its messages are dropped, or dead-lettered if
+        the plan has a dead-letter queue.
+        """
         queues = self._core.engine.queues
         for each in chunk:
             queue = queues.get(each.queue)
@@ -494,5 +507,5 @@ class LocalStaging:
 
 
 def _is_small(stage: _Stage, plan: CommitPlan) -> bool:
-    """Whether it is one chunk at any rate."""
+    """Whether it certainly fits one chunk."""
     return plan.rows * DRAFT_WEIGHT <= CHUNK_ROWS and stage.bytes <= CHUNK_BYTES

@@ -1,12 +1,12 @@
-"""Subscriptions over a journal: leases that it keeps, and a file that says who reads what.
+"""Subscriptions over a journal: leases in the journal, and a file with the owners and terms.
 
-A batch lives in the journal, is there again after a restart, and returns to the queue by itself when its
-lease runs out. A number means one set of messages as long as the batch is open, and nothing once it is gone.
+A batch is stored in the journal, exists again after a restart, and returns to the queue when its lease ends.
+A number means one set of messages while the batch is open, and nothing once it is gone.
 
-Who reads names itself (`owner`). A new name takes the subscription over, and an earlier one is refused from
+A reader names itself (`owner`). A new name takes the subscription over, and the earlier one is refused from
 then on: of two runs of the same job only the later one acknowledges anything.
 
-Every method may take a while and belongs into a thread; what it changed is promised after `Broker.sync`.
+Every method may block and must be called in a thread. Its changes are durable after `Broker.sync`.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq")
 
-_CHECK_ORPHANS_FROM = 1_000  # subscriptions, after which those of deleted queues are looked for
-_SETTLE_SLICE = 4 * MAX_TIMERS_PER_STEP  # messages acked, given back or extended under one hold of the lock
+_CHECK_ORPHANS_FROM = 1_000  # subscriptions, beyond which those of deleted queues are looked for
+_SETTLE_SLICE = 4 * MAX_TIMERS_PER_STEP  # messages acked, returned or extended under one hold of the lock
 
 
 class OpenBatch:
     __slots__ = ("abandoned", "bytes", "queue", "receipts", "until_ms")
 
     def __init__(self, queue: int, receipts: list[Receipt], size: int, until_ms: int) -> None:
-        self.queue = queue  # its number: a queue of the same name made later is another one
-        self.receipts = receipts  # in hand-out order
+        self.queue = queue  # its number: a queue of the same name that is created later is another one
+        self.receipts = receipts  # in delivery order
         self.bytes = size
         self.until_ms = until_ms
-        self.abandoned = False  # nobody counts on from it: its lease is left to run out
+        self.abandoned = False  # no reader will continue from it: its lease is left to end
 
 
 class LocalSubscription:
@@ -72,7 +72,7 @@ class LocalSubscription:
         self.name = name
         self.terms = terms
         self.batches: dict[int, OpenBatch] = {}  # by number, rising
-        self.lock = threading.Lock()  # one change of it at a time; taken before the broker's
+        self.lock = threading.Lock()  # one change of it at a time; taken before the broker's lock
 
     @property
     def queue(self) -> str:
@@ -87,24 +87,24 @@ class LocalSubscriptions:
     def __init__(self, core: BrokerCore, file: StateFile, retired: StateFile) -> None:
         self._core = core
         self._file = file
-        # By the name of a deleted subscription: the numbers up to which its batches went.
+        # Name of a deleted subscription -> its highest batch number.
         self._retired_file = retired
         self._retired = {name: number for name, number in retired.read().items() if isinstance(number, int)}
         self._lock = threading.Lock()
         self._known: dict[str, LocalSubscription] = {}
-        # A subscription is on disk before its first lease, so nothing is missed where there is no file.
+        # A subscription is on disk before its first lease, so nothing is missed if there is no file.
         for name, fields in file.read().items():
             try:
                 self._known[name] = LocalSubscription(name, SubscriptionTerms.from_json(name, fields))
             except InvalidSetting as error:
-                # What its batches hold goes back to the queue when their leases are over.
+                # The messages of its batches return to the queue when their leases end.
                 file.mark_unreadable(f"subscription {name[:100]!r}: {error}")
         if self._known:
             self.drop_orphans()
             self._restore()
 
     def _restore(self) -> None:
-        """The open batches, from the leases that the journal kept. Before anybody else has the broker."""
+        """Restore the open batches from the leases in the journal. Called before the broker is in use."""
         engine = self._core.engine
         by_queue: dict[str, list[LocalSubscription]] = {}
         for known in self._known.values():
@@ -121,7 +121,7 @@ class LocalSubscriptions:
             for consumer, deliveries in held.items():
                 subscription, number = read_consumer(consumer)
                 if subscription in own:
-                    # Numbers of deliveries rise in the order of the hand-out.
+                    # Delivery numbers rise in the order of delivery.
                     deliveries.sort(key=lambda each: each.number)
                     receipts = [(each.entry.seq, each.number) for each in deliveries]
                     size = sum(each.entry.size for each in deliveries)
@@ -155,14 +155,17 @@ class LocalSubscriptions:
         return found
 
     def _is_open(self, batch: OpenBatch, now_ms: int) -> bool:
-        """All of its leases end together; what else can end them ends the batch when it took the last one."""
+        """Whether any lease of the batch is live.
+
+        All leases end together. Otherwise the batch ends with the last lease that is ended in another way.
+        """
         if batch.until_ms <= now_ms:
             return False
         queue = self._core.engine.numbered.get(batch.queue)
         if queue is None:
             return False
         leases = queue.leases
-        for seq, number in batch.receipts:  # the first one, as a rule
+        for seq, number in batch.receipts:  # usually the first one decides
             delivery = leases.get(seq)
             if delivery is not None and delivery.number == number:
                 return True
@@ -193,12 +196,12 @@ class LocalSubscriptions:
         known = self._enter(name, queue, maker)
         with known.lock:
             if self._known.get(name) is not known:
-                raise SubscriptionNotFound(name)  # deleted in this moment
+                raise SubscriptionNotFound(name)  # deleted just now
             self._tidy(known)
             self._claim(known, queue, owner, lease_ms)
             number = known.terms.number_for(number, known.batches.__contains__)
             for later, other in known.batches.items():
-                # Numbers of somebody who counted otherwise: this reader never gets to them.
+                # Higher numbers come from a reader that counted differently: this reader never gets to them.
                 other.abandoned = later > number
             batch = known.batches.get(number)
             if batch is not None:
@@ -212,7 +215,7 @@ class LocalSubscriptions:
             return FormedBatch(number, len(batch.receipts), batch.bytes, batch.until_ms)
 
     def drop_orphans(self) -> None:
-        """Those whose queue was deleted; their batches went with it."""
+        """Drop subscriptions whose queue was deleted; their batches were deleted with it."""
         queues = self._core.engine.queues
         if all(known.queue in queues for known in self._known.values()):
             return
@@ -232,9 +235,9 @@ class LocalSubscriptions:
             return known
         check_name(name, "subscription")
         with self._core.lock:
-            self._core.queue(queue)  # nothing is remembered of a mistake
+            self._core.queue(queue)  # a subscription to a queue that does not exist is not stored
         if len(self._known) >= _CHECK_ORPHANS_FROM:
-            self.drop_orphans()  # queues also go by themselves
+            self.drop_orphans()  # queues may also be deleted automatically
         with self._lock:
             known = self._known.get(name)
             if known is None:
@@ -247,7 +250,7 @@ class LocalSubscriptions:
         return known
 
     def _claim(self, known: LocalSubscription, queue: str, owner: str | None, lease_ms: int | None) -> None:
-        """Subscription locked. Who reads from now on, and how; on disk before it has any effect."""
+        """Subscription locked. Set reader and terms; on disk before they have any effect."""
         if queue != known.queue:
             if known.batches:
                 raise SubscriptionInUse(known.name, known.queue)
@@ -256,7 +259,7 @@ class LocalSubscriptions:
         self._set_terms(known, known.terms.owned_by(owner, known.name).read_from(queue, lease_ms))
 
     def _check_owner(self, known: LocalSubscription, owner: str | None) -> None:
-        """Subscription locked: for verbs that name batches but not how to form them."""
+        """Subscription locked. For calls that name batches but do not form them."""
         self._set_terms(known, known.terms.owned_by(owner, known.name))
 
     def _set_terms(self, known: LocalSubscription, terms: SubscriptionTerms) -> None:
@@ -272,7 +275,7 @@ class LocalSubscriptions:
             raise
 
     def _retire(self, gone: Sequence[LocalSubscription]) -> None:
-        """Locked. A subscription of the same name goes on behind the numbers of this one."""
+        """Locked. A later subscription of the same name continues after the numbers of this one."""
         numbers = {known.name: max(known.terms.acked, *known.batches, 0) for known in gone}
         used = {name: number for name, number in numbers.items() if number}
         if not used:
@@ -288,7 +291,7 @@ class LocalSubscriptions:
     def _take(
         self, known: LocalSubscription, number: int, limit: int, max_bytes: int | None, waiter: Waiter | None
     ) -> OpenBatch | None:
-        """Lease by lease of some hundred messages: others get their turn in between."""
+        """Lease some hundred messages at a time: other threads get their turn in between."""
         core, engine = self._core, self._core.engine
         consumer = consumer_of(known.name, number)
         receipts: list[Receipt] = []
@@ -297,7 +300,7 @@ class LocalSubscriptions:
             with core.lock, core.guard:
                 queue = core.queue(known.queue)
                 if receipts and queue.number != queue_number:
-                    break  # deleted and made again in this moment
+                    break  # deleted and created again just now
                 now_ms = core.now_ms()
                 until_ms = until_ms or now_ms + known.lease_ms
                 if until_ms <= now_ms:
@@ -310,12 +313,12 @@ class LocalSubscriptions:
                 except OpenQError:
                     if not receipts:
                         raise
-                    in_flight = []  # the log refused: the batch is what it is
+                    in_flight = []  # the log refused: the batch has the messages leased so far
                 if not in_flight and not receipts and waiter is not None:
                     core.waiters.add(known.queue, waiter)
                     queue.watched = True
                 for each in in_flight:
-                    engine.guarded.pop(each.number, None)  # a batch is shown after a sync, all of it
+                    engine.guarded.pop(each.number, None)  # a whole batch is shown only after a sync
                 core.end_change()
             if not in_flight:
                 break
@@ -327,7 +330,10 @@ class LocalSubscriptions:
     # -- reading
 
     def rows(self, name: str, number: int, part: int = 0, parts: int = 1) -> BatchRows:
-        """One of `parts` pieces of a batch, the same every time. Nothing, and `expired`, if it is gone."""
+        """One of `parts` pieces of a batch, the same every time.
+
+        Empty, and `expired`, if the batch is gone.
+        """
         check_part(part, parts)
         known = self.get(name)
         batch = known.batches.get(number)
@@ -341,7 +347,8 @@ class LocalSubscriptions:
         if queue is None:
             return BatchRows((), (), expired=True)
         deliveries = list(_live(queue, receipts))
-        # Only now: while the lease runs nothing can have come back and be somebody else's.
+        # Checked last: while the lease runs, no message can have returned and been delivered to another
+        # consumer.
         if not self._is_open(batch, self._core.now_ms()):
             return BatchRows((), (), expired=True)
         check_part_size(sum([each.entry.size for each in deliveries]), len(deliveries), parts)
@@ -349,8 +356,11 @@ class LocalSubscriptions:
         return BatchRows(deliveries, entries, expired=False, lost=len(receipts) - len(deliveries))
 
     def _filled(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Entry]]:
-        """Bodies in copies: what is in flight for minutes must not stay in memory. What cannot be read is
-        left out of both."""
+        """The deliveries with their entries and bodies.
+
+        Bodies are in copies: messages that are in flight for minutes must not stay in memory. Unreadable
+        messages are left out of both lists.
+        """
         core = self._core
         copies = [unloaded(each.entry) for each in deliveries]
         try:
@@ -366,7 +376,7 @@ class LocalSubscriptions:
     # -- keeping and ending
 
     def extend(self, name: str, owner: str | None, lease_ms: int | None = None) -> int:
-        """The lease of all open batches, from now on. How many messages they hold."""
+        """Extend the lease of all open batches, from now on. Returns how many messages they hold."""
         check_lease(lease_ms)
         known = self.get(name)
         with known.lock:
@@ -375,13 +385,16 @@ class LocalSubscriptions:
             lease_ms = lease_ms or known.lease_ms
             kept = [batch for batch in known.batches.values() if not batch.abandoned]
             for batch in kept:
-                # Each message is named in the record of it: not for a second more or less.
+                # The record names every message, so it is not written for a small change.
                 if abs(self._core.now_ms() + lease_ms - batch.until_ms) * 10 > lease_ms:
                     self._set_lease(batch, lease_ms)
             return sum(len(batch.receipts) for batch in kept)
 
     def _renew_lease(self, known: LocalSubscription, batch: OpenBatch) -> None:
-        """Subscription locked: a batch that is in use must not run out; written only when half is over."""
+        """Subscription locked. Extend a batch in use so that it does not expire.
+
+        A record is written only when half of the lease is over.
+        """
         if (batch.until_ms - self._core.now_ms()) * 2 < known.lease_ms:
             self._set_lease(batch, known.lease_ms)
 
@@ -395,16 +408,17 @@ class LocalSubscriptions:
             with core.lock, core.guard:
                 now_ms = core.now_ms()
                 if batch.until_ms <= now_ms:
-                    return  # too late: some have gone back already, and all must end together
+                    return  # too late: some have returned already, and all must end together
                 until_ms = until_ms or now_ms + lease_ms
                 core.engine.extend_many(queue, receipts, now_ms, until_ms)
                 core.end_change()
         batch.until_ms = until_ms
 
     def ack(self, name: str, through: int, owner: str | None) -> tuple[int, int]:
-        """All batches up to this one are done. How many messages that ended, and how many were lost before.
+        """Ack all batches up to this one.
 
-        A crash in the middle leaves the rest open; the same call again ends that too.
+        Returns how many messages were acked, and how many were lost before. A crash in the middle leaves the
+        rest open; repeating the call acks the rest.
         """
         check_number(through)
         known = self.get(name)
@@ -423,12 +437,12 @@ class LocalSubscriptions:
         return acked, lost
 
     def _record_acked(self, known: LocalSubscription, number: int) -> None:
-        """Subscription locked. Before the first ack: a crash in between leaves the same batch open."""
+        """Subscription locked. Called before the first ack: a crash in between leaves the same batch open."""
         terms = known.terms.acked_through(number)
         try:
             self._set_terms(known, terms)
         except OutOfRoom as error:
-            # Acks go on while the disk is full. This process knows the number all the same.
+            # Acks continue while the disk is full. This process still knows the number.
             log.warning("subscription %r: number %d is not on disk: %s", known.name, number, error)
             known.terms = terms
 
@@ -447,7 +461,7 @@ class LocalSubscriptions:
         return done
 
     def delete(self, name: str) -> int:
-        """Its batches go back to the queue, counted as a delivery. How many messages that were."""
+        """Return its batches to the queue, counted as a delivery. Returns how many messages that were."""
         known = self.get(name)
         core = self._core
         returned = 0
@@ -484,7 +498,7 @@ def _slices(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
 
 
 def _fitting(queue: QueueState, step: int, room: int, is_first: bool) -> int:
-    """How many of the next messages fit the room; the first one always does."""
+    """How many of the next messages fit the room. The first one always does."""
     if queue.waiting_bytes <= room:
         return step
     count = 0

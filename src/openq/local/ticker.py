@@ -1,4 +1,4 @@
-"""The thread that brings about what time alone does: leases end, delays come due."""
+"""The thread that handles deadlines: leases end, delays come due."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _LONGEST_S = 3600.0
 
 
 class Ticker:
-    """Sleeps until `at_ms` of its owner's clock, or until it is woken. Started only when needed."""
+    """Sleeps until `at_ms` of its owner's clock, or until woken. Started only when needed."""
 
     def __init__(self, tick: Callable[[], int]) -> None:
-        self._tick = tick  # does the work, returns the milliseconds until the next
+        self._tick = tick  # does the work, returns the milliseconds until the next deadline
         self._event = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self.at_ms = 0  # nobody needs to wake a ticker that does not run
+        self.at_ms = 0  # a ticker that does not run needs no wake-up
 
     def start(self) -> None:
         if self._thread is not None:
@@ -44,7 +44,7 @@ class Ticker:
             try:
                 wait_ms = self._tick()
             except Exception:
-                # Anything here is a bug, but a dead ticker would hide every later expiry.
+                # Any exception here is a bug, but a dead ticker would hide every later expiry.
                 log.exception("the ticker failed; it goes on")
                 wait_ms = 1000
             self._event.wait(min(max(wait_ms, 0) / 1000, _LONGEST_S))

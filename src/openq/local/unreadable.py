@@ -1,13 +1,13 @@
-"""Messages whose stored body cannot be read: they leave their queue, and nobody waits behind them.
+"""Messages whose stored body cannot be read: they leave their queue and block no other message.
 
-A body is read long after it was stored, so damage shows when a message is handed out, looked at or copied.
-The damaged message is *set aside*: one REMOVE record takes it out of its queue for good, the register of
-damage names it (queue, id, file, offset), and everything that came with it goes on. It is in no count of the
-queue's messages any more, and its delivery counts as released. What a consumer holds is left to that
-consumer, whose copy of the body may be good: it is set aside when it comes back.
+A body is read long after it was stored, so damage shows when a message is delivered, inspected or copied. The
+damaged message is *set aside*: one REMOVE record removes it from its queue for good, the damage register
+names it (queue, id, file, offset), and the other messages of the call are handled as usual. It is in no count
+of the queue's messages any more, and its delivery counts as released. A message in flight is left to its
+consumer, whose copy of the body may be good: it is set aside when it returns.
 
-A disk that answers with an error may answer otherwise later. Its message stays in the queue, uncounted, and
-is tried again after a minute.
+A disk that answers with an error may recover. The message stays in the queue, uncounted, and is retried after
+a minute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RETRY_MS = 60_000
 
 
 def unloaded(entry: Entry) -> Entry:
-    """A copy without what can be read from disk; the same where there is none."""
+    """A copy without the body and properties that are on disk; the same entry if they are not on disk."""
     if not entry.location:
         return entry
     return Entry(
@@ -45,7 +45,7 @@ class UnreadableMessages:
         self._core = core
 
     def load_each(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Those whose body can be read, with it. The others are set aside, or gone by now."""
+        """The deliveries whose body can be read, with it. The others are set aside, or gone by now."""
         readable: list[Delivery] = []
         damaged: list[tuple[Entry, int, JournalDamaged]] = []
         for delivery in deliveries:
@@ -54,8 +54,8 @@ class UnreadableMessages:
             except JournalDamaged as error:
                 damaged.append((delivery.entry, delivery.number, error))
             except HistoryUnavailable:
-                # Copied out of an old segment in this moment: the delivery has another entry now. Or somebody
-                # removed the message, and its segment was freed: there is nothing left to hand out.
+                # Either the message was just copied out of an old segment, and the delivery has another entry
+                # now. Or the message was removed and its segment freed, and there is nothing left to deliver.
                 try:
                     self._core.load_bodies([delivery.entry])
                     readable.append(delivery)
@@ -67,7 +67,7 @@ class UnreadableMessages:
         return readable
 
     def fill_each(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The same for copies of entries that somebody only looks at."""
+        """Like `load_each`, for copies of entries that are only inspected."""
         readable: list[Entry] = []
         damaged: list[tuple[Entry, int, JournalDamaged]] = []
         for entry in entries:
@@ -85,7 +85,7 @@ class UnreadableMessages:
         return readable
 
     def _moved(self, entry: Entry) -> Entry | None:
-        """The same message where it was copied to meanwhile; None: it is gone."""
+        """The same message at the location it was copied to meanwhile; None: it is gone."""
         core = self._core
         with core.lock:
             found = self._find(entry.seq)
@@ -102,7 +102,7 @@ class UnreadableMessages:
         return copy
 
     def _find(self, seq: int) -> tuple[QueueState, Delivery | None] | None:
-        """Lock held. Sequence numbers are those of the engine: one queue at most has it."""
+        """Lock held. Sequence numbers are unique in the engine: at most one queue has it."""
         for queue in self._core.engine.queues.values():
             delivery = queue.leases.get(seq)
             if delivery is not None or queue.find(seq) is not None:
@@ -110,7 +110,7 @@ class UnreadableMessages:
         return None
 
     def _set_aside(self, damaged: Sequence[tuple[Entry, int, JournalDamaged]]) -> None:
-        """Each with the number of its delivery, or 0 if it was only looked at."""
+        """Each with the number of its delivery, or 0 if it was only inspected."""
         core = self._core
         for entry, number, error in damaged:
             kind = FOUND
@@ -130,7 +130,7 @@ class UnreadableMessages:
                             elif delivery is not None:
                                 core.engine.release(queue, entry.seq, number, now_ms, RETRY_MS)
                         except OpenQError as refusal:
-                            # The disk is full to the last byte: it stays, and is found again.
+                            # The disk is completely full: the message stays and is found again.
                             log.warning("queue %r: an unreadable message stays in it: %s", name, refusal)
                 core.end_change()
             core.damage.report(
