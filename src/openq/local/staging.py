@@ -306,7 +306,9 @@ class LocalStaging:
                 raise journal.refusal(f"{journal.path} has no room left but the reserve")
 
     def _wait(self) -> None:
-        """Wait until all changes so far are on disk, even if replies do not wait: the parts are removed next.
+        """Wait until all changes so far are on disk, even if replies do not wait for that.
+
+        The parts are removed next.
         """
         journal = self._core.journal
         if journal is not None:
