@@ -1,6 +1,6 @@
 """The damage register: stored messages and records that cannot be read any more.
 
-A broker has one, `broker.damage`. Code that meets damage reports it with one call and goes on:
+A broker has one, `broker.damage`. Code that meets damage reports it with one call and continues:
 
     broker.damage.report(SET_ASIDE, "block 7 does not match its checksum", now_ms,
                          queue="jobs", message_id="...", file="/data/journal/3.seg", offset=4096)

@@ -72,7 +72,7 @@ class Counters:
         self.removed = 0
         self.moved_in = 0
         self.moved_out = 0
-        self.stuck = 0  # messages delivered STUCK_RECEIVES times without a dead-letter queue: worth a warning
+        self.stuck = 0  # messages delivered STUCK_RECEIVES times with nowhere to go: worth a warning
 
     def as_dict(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__slots__}

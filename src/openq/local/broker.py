@@ -1,6 +1,6 @@
 """The broker in this process: composes the engine, a journal, waiters, a ticker and housekeeping.
 
-This file holds queues and the message verbs. The parts do the rest: `inspect` (inspector.py), `admin`
+This file holds queues and the message operations. The parts do the rest: `inspect` (inspector.py), `admin`
 (message_admin.py), `exchanges`, `cursors`, `subscriptions`, `staging`, `importer`. They share `core.py`.
 """
 
