@@ -25,7 +25,7 @@ class DocumentBroker(Protocol):
     """A broker, as seen from here."""
 
     def document(self, name: str) -> tuple[int, bytes | None]: ...
-    def put_document(self, name: str, version: int, data: bytes) -> int: ...  # its version; 0: outrun
+    def put_document(self, name: str, version: int, data: bytes) -> int: ...  # its version; 0: outdated
 
 
 class DocumentStore(Protocol):
@@ -85,7 +85,7 @@ class FileDocument:
 
 
 class SharedDocument:
-    """A document of a store that servers share."""
+    """A document of a store that several servers share."""
 
     def __init__(self, documents: DocumentBroker, document: str, name: str) -> None:
         self._documents = documents

@@ -31,7 +31,7 @@ class TooManyFailedLogins(AuthenticationFailed):
 
 
 class InvalidSignature(AuthenticationFailed):
-    """An AWS signature that does not hold. `code` is AWS's own; a protocol may have to rename it."""
+    """An invalid AWS signature. `code` is AWS's own; a protocol may have to rename it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

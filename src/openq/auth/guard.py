@@ -241,7 +241,7 @@ class Guard:
         return True
 
     def cached_login(self, user: str, password: str, peer: str = "") -> Principal | None:
-        """The principal if this password was found right a moment ago. Never slow."""
+        """The principal if this password was verified a moment ago. Never slow."""
         if self._generation != self.store.generation:
             self._forget()
         key = (user, self._digest(password))
@@ -354,7 +354,7 @@ class Guard:
         # Keyed with a secret of this process: a dump of the cache has no fast hashes of passwords.
         return hmac.digest(self._salt, password.encode(), "sha256")
 
-    # -- may you?
+    # -- authorisation
 
     def may(
         self,

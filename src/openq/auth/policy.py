@@ -28,7 +28,7 @@ ConditionKeys = Mapping[str, str]
 
 QUEUE_ACTIONS = frozenset({"send", "receive", "peek", "manage"})
 ACTIONS = QUEUE_ACTIONS | {"admin"}
-# Not in any rule: any permission on a queue allows to see that it exists.
+# Not in any rule: any permission on a queue allows its holder to see that the queue exists.
 LIST_ACTION = "see"
 
 # The permission that each SQS action needs.
@@ -65,7 +65,7 @@ SQS_ACTION_OF = {
     "manage": "SetQueueAttributes",
     LIST_ACTION: "GetQueueAttributes",
 }
-# A policy speaks of the single form; the batch needs the same permission.
+# A policy names the single form; the batch form needs the same permission.
 _BATCH_TO_SINGLE = {
     "SendMessageBatch": "SendMessage",
     "DeleteMessageBatch": "DeleteMessage",
@@ -169,19 +169,19 @@ class Rule:
         if action not in self.actions:
             return False
         if action == "admin":
-            # A rule of an older file that names some queues or an account gives nothing of the whole
-            # server. A deny holds in any case.
+            # A rule of an older file that names some queues or an account grants nothing on the whole server.
+            # A deny applies in any case.
             return self.effect == "deny" or self.covers_everything
-        # An account has its rules in every region; a rule may name one region of it alone.
+        # The rules of an account apply in every region; a rule may name one region of it alone.
         if (own_account if self.account is None else self.account) not in ("*", account, owner_of(account)):
             return False
-        # What concerns an account as a whole (None) is allowed by a rule for all its queues,
-        # and denied only by such a one.
+        # An action on an account as a whole (None) is allowed only by a rule for all its queues, and denied
+        # only by such a rule.
         return self.queues == "*" if queue is None else matches(self.queues, queue)
 
 
 def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """New rules. Raises InvalidSetting for an `admin` that names queues."""
+    """Validate new rules. Raises InvalidSetting for an `admin` that names queues."""
     given = tuple(rules)
     if any("admin" in rule.actions and not rule.covers_everything for rule in given):
         raise InvalidSetting(
@@ -238,7 +238,7 @@ class PolicyStatement:
     effect: Effect
     principals: tuple[str, ...]  # "*", account ids and ARNs of AWS principals
     not_principals: bool
-    actions: tuple[str, ...]  # lower case: AWS takes them in any
+    actions: tuple[str, ...]  # lower case: AWS ignores the case
     not_actions: bool
     resources: tuple[str, ...]
     not_resources: bool
@@ -247,7 +247,7 @@ class PolicyStatement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyDocument:
-    """A policy, understood. Equal only to itself, so that it is a cheap key."""
+    """A parsed policy. Equal only to itself, so that it is a cheap key."""
 
     version: str
     statements: tuple[PolicyStatement, ...]
@@ -447,7 +447,7 @@ def evaluate(
 
 
 def _all_of(tests: Iterable[Callable[[], bool]]) -> bool | None:
-    """False if any is; None if none is but some cannot be judged."""
+    """False if any test is false; None if none is false but some cannot be evaluated."""
     verdict: bool | None = True
     for test in tests:
         try:
@@ -473,8 +473,8 @@ def _matches_principal(statement: PolicyStatement, arn: str, account: str, deleg
         if "*" in named or itself or (is_root and whole_account):
             return True
         return whole_account and bool(arn) and (delegated or statement.effect == "deny")
-    # "Everyone but": to be left out of a Deny, a user must be named and its account too, as AWS asks;
-    # to be left out of an Allow, either will do.
+    # "Everyone but": to be exempt from a Deny, both a user and its account must be named, as in AWS; to be
+    # exempt from an Allow, either is enough.
     if "*" in named:
         return False
     if statement.effect == "deny":
@@ -493,13 +493,13 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 def _expanded(document: PolicyDocument, text: str, keys: ConditionKeys) -> str:
-    """Policy variables, `${aws:username}`: part of the newer version only."""
+    """Expand policy variables, `${aws:username}`: part of the newer version only."""
     if document.version != "2012-10-17" or "${" not in text:
         return text
 
     def value_of(match: re.Match[str]) -> str:
         name = match[1].strip().lower()
-        # A value with wildcards in it would name more than itself.
+        # A value that contains wildcards would match more than itself.
         if name not in keys or "*" in keys[name] or "?" in keys[name]:
             raise _Undecided
         return keys[name]
@@ -507,9 +507,9 @@ def _expanded(document: PolicyDocument, text: str, keys: ConditionKeys) -> str:
     return _VARIABLE.sub(value_of, text)
 
 
-# Keys that AWS defines and that a request to OpenQ may rightly not have. A key that is neither here nor in
-# the context is one we know nothing about; so is one that every request has (its time, its address, whether
-# it was encrypted), where whoever asks did not tell.
+# Keys that AWS defines and that a request to OpenQ may legitimately lack. A key that is neither here nor in
+# the context is unknown; so is a key that every request has (its time, its address, whether it was encrypted)
+# if the caller did not pass it.
 _KNOWN_KEYS = frozenset(
     f"aws:{name}"
     for name in (
@@ -631,7 +631,7 @@ def _condition_holds(document: PolicyDocument, condition: PolicyCondition, keys:
     if test is None:
         raise _Undecided
     if value is None:
-        # "All of no values" holds; "any of no values" does not, whichever way the test goes.
+        # "All of no values" is true; "any of no values" is false, whether the test is negated or not.
         if condition.each:
             return condition.each == "all" or condition.if_exists
         return condition.if_exists or is_opposite

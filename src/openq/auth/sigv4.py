@@ -4,7 +4,8 @@ The canonical request is built from the received bytes, never from decoded value
 what is executed. Requests that could be changed without breaking the signature (an unsigned `host` or
 `x-amz-*` header, an unsigned body) are rejected, though AWS accepts some.
 
-The hot request, header form, costs one hash of the body, one of the canonical request and one HMAC.
+The most frequent request, in header form, costs one hash of the body, one of the canonical request and one
+HMAC.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ _SIGNED_FIELDS = frozenset((b"x-amz-content-sha256", b"x-amz-security-token"))
 
 
 class _Scope:
-    """The part of a signature that a client sends again and again all day, parsed."""
+    """The part of a signature that a client repeats all day, parsed."""
 
     __slots__ = (
         "access_key",
@@ -130,7 +131,7 @@ class _Scope:
         self.scope = b"/".join(parts[1:])
         self.signed_headers = signed_headers
         self.wanted = frozenset(names)
-        # Header names that were seen with a valid signature: signed, or exempt from signing.
+        # Header names seen with a valid signature: signed, or exempt from signing.
         self.harmless: set[bytes] = set()
         # The canonical headers in two steps of C: pick the values in order, fill them in.
         self.values_of: Callable[[dict[bytes, bytes]], object] = itemgetter(*names)
@@ -180,7 +181,7 @@ class Verifier:
         try:
             lines = scope.lines % scope.values_of(given)
         except KeyError:
-            return None  # a header that was signed before is not there
+            return None  # a header that was signed before is missing
         if halves is None or b"  " in lines or b": " in lines or b" \n" in lines or b"\t" in lines:
             return None
         digest = sha256(body).hexdigest().encode()
@@ -235,7 +236,7 @@ class Verifier:
         token = given.get(b"x-amz-security-token")
         self._check_signature(scope, signature, method, path, query, given, body, timestamp, token, now_s)
         if known is not None and len(known.harmless) < _MAX_CACHED:
-            # All `x-amz-` headers of this request are signed, and its proof holds.
+            # All `x-amz-` headers of this request are signed, and its signature is valid.
             known.harmless.update(name for name in given.keys() - _SIGNED_FIELDS if len(name) <= _MAX_NAME)
         # Only valid signatures are cached: invalid requests cannot evict entries.
         if known is None and prefix[-10:] == b"Signature=" and signature == authorization[-64:]:
@@ -353,7 +354,7 @@ class Verifier:
             raise InvalidSignature("ExpiredToken", "The security token included in the request is expired")
 
     def _canonical_headers(self, scope: _Scope, given: dict[bytes, bytes]) -> list[bytes]:
-        """The canonical headers, in more than one form only behind a proxy."""
+        """The canonical headers; several variants only behind a proxy."""
         try:
             lines = scope.lines % scope.values_of(given)
             if b"  " in lines or b": " in lines or b" \n" in lines or b"\t" in lines or lines[-1] == 32:
@@ -473,14 +474,14 @@ def _seconds(timestamp: bytes) -> int:
 
 
 def _timestamp_of_date(date: bytes | None) -> bytes:
-    """`X-Amz-Date` may be left out where there is a `Date`, in either format."""
+    """`X-Amz-Date` may be left out if there is a `Date`, in either format."""
     if date is None:
         raise _incomplete(
             "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
         )
     if date[:8].isdigit():
         return date
-    from email.utils import parsedate_to_datetime  # seldom needed, and slow to load
+    from email.utils import parsedate_to_datetime  # rarely needed, and slow to load
 
     try:
         moment = parsedate_to_datetime(date.decode("ascii"))

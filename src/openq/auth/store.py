@@ -41,7 +41,7 @@ TOKEN_PREFIX = "oq_"
 MAX_PASSWORD_BYTES = 1024
 
 _SCRYPT = (2**14, 8, 1)
-_RABBITMQ = "rabbitmq-"  # and the name of the algorithm: a hash of RabbitMQ
+_RABBITMQ = "rabbitmq-"  # followed by the name of the algorithm: a hash of RabbitMQ
 _RABBITMQ_SALT_BYTES = 4
 _RABBITMQ_DIGEST_BYTES = {"sha256": 32, "sha512": 64}
 _KEY_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -57,7 +57,7 @@ class User:
     rules: tuple[Rule, ...] = ()
     password_hash: str | None = field(default=None, repr=False)
     is_disabled: bool = False
-    is_root: bool = False  # to policies this user is the account itself
+    is_root: bool = False  # for policies this user is the account itself
     created_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -104,12 +104,12 @@ class Token:
     hash: bytes = field(repr=False)
     created_ms: int = 0
     expires_ms: int | None = None
-    rules: tuple[Rule, ...] | None = None  # narrower than the user's own; None for all the user may do
+    rules: tuple[Rule, ...] | None = None  # narrower than the user's own; None: all that the user may do
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Everything, never changed in place: a reader in another thread needs no lock."""
+    """The complete state, never changed in place: a reader in another thread needs no lock."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     keys: Mapping[str, AccessKey] = field(default_factory=dict)
@@ -138,8 +138,8 @@ def _retry_conflicts(change: Callable[P, T]) -> Callable[P, T]:
 
 
 class UserStore:
-    """All users. With a path they live in that file, or in another place; without they live as long as
-    this object."""
+    """All users. With a path they are stored in that file, or in another document; without, in this object
+    only."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class UserStore:
     ) -> None:
         self._document = FileDocument(os.fspath(path)) if place is None and path is not None else place
         self.path = None if self._document is None else self._document.name
-        self.generation = 0  # grows with every change, here or in the file
+        self.generation = 0  # increases with every change, here or in the file
         self._now_s = now_s
         self._lock = threading.RLock()
         self._state = _State()
@@ -241,7 +241,7 @@ class UserStore:
 
     @_retry_conflicts
     def remove_user(self, name: str) -> None:
-        """With all keys and tokens."""
+        """Remove a user with all keys and tokens."""
         with self._change() as state:
             _known(state, name)
             self._commit(
@@ -259,7 +259,7 @@ class UserStore:
 
     @_retry_conflicts
     def upgrade_hash(self, name: str, password: str, known: str) -> None:
-        """A hash of our own in place of this one, for the same password, if it is still this one."""
+        """Replace the hash `known` by one of our own for the same password, unless it has changed."""
         hashed = hash_password(password)
         with self._change() as state:
             user = state.users.get(name)
@@ -308,7 +308,7 @@ class UserStore:
     def create_key(
         self, user: str, *, is_session: bool = False, expires_s: float | None = None
     ) -> CreatedKey:
-        """Create an access key for AWS clients; that of a session has a token, too."""
+        """Create an access key for AWS clients; a session key also has a token."""
         if is_session and expires_s is None:
             raise InvalidSetting("a session needs a time at which it ends")
         prefix = SESSION_KEY_PREFIX if is_session else KEY_PREFIX
@@ -341,7 +341,7 @@ class UserStore:
         expires_s: float | None = None,
         rules: Iterable[Rule] | None = None,
     ) -> str:
-        """A bearer token; this is the only time it can be seen."""
+        """Create a bearer token; it is shown only this once."""
         if not name or len(name) > 128 or not name.isprintable():
             raise InvalidSetting("a token's name has 1 to 128 printable characters")
         text = TOKEN_PREFIX + secrets.token_urlsafe(32)
@@ -413,12 +413,12 @@ def hash_password(password: str) -> str:
     return f"scrypt${n}${r}${p}${salt.hex()}${_scrypt(data, salt, n, r, p).hex()}"
 
 
-# Hashed against when a user does not exist or has no password: as slow as a real one, and never right.
+# Used when a user does not exist or has no password: as slow as a real hash, and never matches.
 _DUMMY_HASH = f"scrypt${_SCRYPT[0]}${_SCRYPT[1]}${_SCRYPT[2]}${'00' * 16}${'00' * 32}"
 
 
 def check_password(password: str, hashed: str | None) -> bool:
-    """In the same time whether there is such a user or not."""
+    """Takes the same time whether the user exists or not."""
     data = password.encode()
     if not data or len(data) > MAX_PASSWORD_BYTES:
         return False
@@ -433,7 +433,7 @@ def check_password(password: str, hashed: str | None) -> bool:
 
 
 def is_rabbitmq_hash(hashed: str) -> bool:
-    """Whether RabbitMQ made it: quicker to guess from than our own."""
+    """Whether RabbitMQ made the hash: it is faster to guess than our own."""
     return hashed.startswith(_RABBITMQ)
 
 
@@ -602,7 +602,7 @@ def _password(value: object) -> str | None:
             raise ValueError("not a password hash")
         return text
     kind, n, r, p, salt, hashed = text.split("$")
-    # Bounds on the cost: a file that was tampered with must not stall the server at every login.
+    # Limits the cost: a file that was tampered with must not stall the server at every login.
     if kind != "scrypt" or not 2 <= int(n) <= 2**17 or int(r) != 8 or not 1 <= int(p) <= 4:
         raise ValueError("not a password hash")
     if len(bytes.fromhex(hashed)) != 32 or not bytes.fromhex(salt):

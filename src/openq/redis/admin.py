@@ -1,4 +1,4 @@
-"""Changing messages that wait: cancel, edit, reschedule, move, redrive, replay."""
+"""Changing waiting messages: cancel, edit, reschedule, move, redrive, replay."""
 
 from __future__ import annotations
 

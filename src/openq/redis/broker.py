@@ -192,7 +192,7 @@ class RedisBroker:
     # -- time and events ------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Bring all queues up to the present (a virtual clock calls this when it is advanced)."""
+        """Apply everything that is due in all queues (a virtual clock calls this when it is advanced)."""
         if not self.store.state.closed:
             self._waiters.service.tick()
 
@@ -201,7 +201,7 @@ class RedisBroker:
         return bool(self.store.state.listeners)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Report every change that this process makes. Returns the function that ends it."""
+        """Report every change that this process makes. Returns the function that ends the subscription."""
         listeners = self.store.state.listeners
         listeners.append(listener)
 
@@ -214,7 +214,7 @@ class RedisBroker:
     def announce(self) -> None:
         """Events are reported at once."""
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     def is_free(self) -> bool:
         return True

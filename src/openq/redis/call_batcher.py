@@ -1,7 +1,7 @@
-"""The calls of one turn of an event loop, gathered: one call for all publishes to a queue, and so on.
+"""Combines the calls of one loop iteration: one call for all publishes to a queue, and so on.
 
-Fifty callers cost one round trip and one run of a function instead of fifty. Each of them is suspended until
-its own part of the answer is there.
+Fifty callers cost one round trip and one run of a function instead of fifty. Each caller is suspended until
+its own part of the reply arrives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Callback = Callable[[Any], None]
 # Takes all arguments of a batch, one item per caller, and returns as many answers.
 Work = Callable[[CachedQueue, list[Any]], Sequence[Any]]
 
-MAX_CALLERS = 512  # callers in one function call: Redis does nothing else meanwhile
+MAX_CALLERS = 512  # callers in one function call, which blocks Redis meanwhile
 
 
 class CallBatcher:
@@ -26,14 +26,14 @@ class CallBatcher:
         self._open: dict[tuple[Work, CachedQueue], list[tuple[Any, Callback]]] = {}
 
     def join(self, work: Work, view: CachedQueue, item: Any) -> Any:
-        """Suspends the caller; its own answer, or the error of the batch."""
+        """Suspends the caller. Returns its own answer, or raises the error of the batch."""
         return greenlets.wait(lambda callback: self._add(work, view, item, callback))
 
     def ask(
         self, work: Work, view: CachedQueue, item: Any, lost: Callable[[Any], None] | None = None
     ) -> asyncio.Future[Any]:
-        """The same for coroutines, which need no greenlet to wait in. `lost` gets the answer if the caller is
-        cancelled before it comes."""
+        """Like `join`, for coroutines, which need no greenlet to wait in. `lost` gets the answer if the
+        caller is cancelled before it arrives."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def callback(answer: Any) -> None:

@@ -30,7 +30,7 @@ from .waiters import WATCH_MS, WaiterServiceRef
 
 _PAGE = 1000  # receipts in one call
 _MAX_NUMBER = 1 << 53
-_MAX_DRAINS = 100  # receives in a row that find nothing but messages on their way to other queues
+_MAX_DRAINS = 100  # receives in a row that find only messages on their way to other queues
 _MAX_IDS = 100_000
 
 # Limit, lease or "", consumer, types as JSON or "", maximum in flight or "".
@@ -165,8 +165,9 @@ class Receiver:
         return now_ms, answers
 
     def _fcall_receive(self, view: CachedQueue, version: str, flat: list[Any], binds: bool) -> Any:
-        """A lease with a deadline ends by itself, so a call without an answer may be repeated. One that is
-        bound to this process does not: what an unanswered call leased is released before the repetition."""
+        """A lease with a deadline expires by itself, so a call without a reply may be repeated. A lease that
+        is bound to this process does not expire: messages leased by an unanswered call are released before
+        the call is repeated."""
         store, state = self._store, self._state
         holder = (state.client, state.heartbeat_ms)
         if not binds:
@@ -184,13 +185,13 @@ class Receiver:
     # -- waiting --------------------------------------------------------------------------------
 
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
-        """Deliveries at once, or None: then the waiter is registered and served later."""
+        """Returns deliveries at once, or None: then the waiter is registered and served later."""
         self._view(queue)
         if not waiter.notify_only:
             deliveries = self._receive_for(queue, waiter)
             if deliveries:
                 return deliveries
-        # From now on the queue announces new messages; those that came in between are seen here.
+        # From now on the queue announces new messages; this call finds those that came in between.
         waiting = self._waiters.service.waiting
         if self.stand_by(queue, waiter) and waiting.remove(queue, waiter):
             deliveries = [] if waiter.notify_only else self._receive_for(queue, waiter)
@@ -206,7 +207,7 @@ class Receiver:
         service.start()
         service.waiting.add(queue, waiter)
         try:
-            # Not by the service: this caller waits on connections of its own.
+            # Not done by the service: this caller waits on connections of its own.
             next_ms, ready = self._upkeep.tick_queue(view, WATCH_MS)
         except BaseException:
             service.waiting.remove(queue, waiter)
@@ -218,14 +219,14 @@ class Receiver:
         return self._waiters.service.waiting.remove(queue, waiter)
 
     def tick_at(self, view: CachedQueue, at_ms: int) -> None:
-        """Do the upkeep of a queue at that time, when a lease ends that no caller may ask for."""
+        """Schedule the upkeep of a queue for the end of a lease, as no other call may trigger it."""
         if self._store.batcher is not None:
             self._waiters.service.add_deadline(view, at_ms)
 
     def _receive_for(self, queue: str, waiter: Waiter) -> list[Delivery]:
         return self.receive(queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
 
-    # -- bodies: they come with the deliveries ----------------------------------------------------
+    # -- bodies: included in the deliveries -------------------------------------------------------
 
     def load(self, deliveries: list[Delivery]) -> list[Delivery]:
         return deliveries
@@ -331,7 +332,7 @@ class Receiver:
     def _settle(
         self, view: CachedQueue, name: str, head: tuple[Any, ...], receipts: Sequence[Receipt]
     ) -> list[str | OpenQError]:
-        """The outcome of each; moves to other queues are finished when this returns."""
+        """Returns the outcome of each; moves to other queues are finished when this returns."""
         store = self._store
         results: list[str | OpenQError] = []
         for part in chunks(list(map(_valid_receipt, receipts)), _PAGE):

@@ -1,9 +1,9 @@
-"""Named cursors on Redis: how far readers of the streams have come, and what is kept for them.
+"""Named cursors on Redis: the positions of readers of the streams, and the history kept for them.
 
-A cursor is one text that all servers share. What it holds is known to every queue as two times: from when on
-its history is kept, and until when that lasts by Redis's clock. So a queue needs nobody to let go of what a
-dead reader held. The process that looks after all queues also sees to the limit in bytes, and a Redis without
-memory keeps nothing for anybody.
+A cursor is one text that all servers share. Every queue stores the hold of the cursors as two times: the time
+from which its history is kept, and when the hold expires by Redis's clock. So a queue releases the history
+held for a dead reader by itself. The process that sweeps all queues also enforces the limit in bytes. A Redis
+without free memory keeps no history for cursors.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from .servers import ServerDirectory
     from .store import RedisStore
 
-HOLD_BYTES = 1 << 30  # of memory, which is dearer than the disk of a journal
-_UPDATE_S = 1.0  # holds that only move on may come to the queues so much later
-_UPDATE_EACH_S = 0.001  # and later where there are many queues
+HOLD_BYTES = 1 << 30  # of memory, which costs more than the disk of a journal
+_UPDATE_S = 1.0  # delay of updates to the queues for holds that only advance
+_UPDATE_EACH_S = 0.001  # and per queue, where there are many
 _ROUNDS = 100  # of dropping entries that no cursor holds, in one check of a queue
 _NEVER = 0
-_ABANDONED = "given_up"  # a field beside those of the cursor: it is too far behind
+_ABANDONED = "given_up"  # an additional field of the cursor: it is too far behind
 _MAX_MS = 1 << 52
 
-Hold = tuple[int, int]  # from which millisecond on, until when
+Hold = tuple[int, int]  # start of the history that is kept (ms), expiry
 
 
 class HoldState:
-    """What this process knows of what it told the queues."""
+    """What this process has last sent to the queues."""
 
     def __init__(self) -> None:
         self.updated_s = float("-inf")
@@ -75,16 +75,18 @@ class RedisCursors:
         hold_bytes: int | None = None,
         hold_s: float | None = None,
     ) -> CursorState:
-        """Move a cursor forward, or make it; safe when this returns. What is None stays as it was.
+        """Move a cursor forward, or create it; durable when this returns. Arguments that are None keep their
+        values.
 
-        A position before the one that it has is that of a message which was overtaken, and moves nothing.
+        A position before the current one comes from a request that was overtaken, and does not move the
+        cursor.
         """
         check_name(name, "cursor")
         now_ms = self._store.redis_now()
         end = position_of_time(now_ms + 1)
         if not 0 <= position <= end:
             raise InvalidSetting(f"position {position} is beyond the end of the history, {end}")
-        is_other = False  # than what the queues know of it, but for its place
+        is_other = False  # whether more than the position differs from what the queues know
 
         def move(fields: object) -> object:
             nonlocal is_other
@@ -136,7 +138,7 @@ class RedisCursors:
         position, now_ms = cursor.position, state.now_ms
         unread = state.unread(position)
         lag_bytes = state.bytes_behind(position, unread)
-        # From 0 on means: whatever there is.
+        # Position 0 means: all the history that is kept.
         if 0 < position < state.lost:
             lost: str | None = f"positions {position} to {state.lost} are not kept any more"
         else:
@@ -146,15 +148,15 @@ class RedisCursors:
             since_ms = time_of(position) or min(state.first_ms(view) for view in unread)
         return CursorState(cursor, lag_bytes, max(0, now_ms - since_ms) / 1000, lost)
 
-    # -- what queues know of it
+    # -- holds of the queues
 
     def enforce_limits(self) -> None:
-        """By the process that looks after all queues: those too far behind lose their hold."""
+        """Called by the process that sweeps all queues: cursors too far behind lose their hold."""
         cursors = self._active()
         if not cursors and not self._holds.may_hold:
             return
         if self._servers.health().disk_full:
-            cursors = []  # the past gives way
+            cursors = []  # history is dropped first
         for cursor in self._too_far_behind(cursors) if cursors else ():
             cursors.remove(cursor)
             self._hash.update(cursor.name, _abandon)
@@ -171,7 +173,7 @@ class RedisCursors:
         ]
 
     def hold_new_queue(self, view: CachedQueue) -> None:
-        """A queue made after the cursors were."""
+        """Apply the hold to a queue that was created after the cursors."""
         cursors = self._active()
         if cursors and view.settings.history_ms > 0:
             self._set_hold(self._hold(cursors), [view], 1)
@@ -182,7 +184,7 @@ class RedisCursors:
         return [Cursor.from_json(name, fields) for name, fields in found if not fields.get(_ABANDONED)]
 
     def _hold(self, cursors: list[Cursor]) -> Hold:
-        """For all of them: the slowest reader counts, and the one that is waited for longest."""
+        """The hold for all of them: from the slowest reader on, until the latest expiry."""
         now_ms = self._store.redis_now()
         live = [each for each in cursors if each.over(0, now_ms) is None]
         from_ms = min((time_of(each.position) for each in live), default=_NEVER)
@@ -205,7 +207,7 @@ class RedisCursors:
 
 
 class _HistoryState:
-    """What there is of a history at one moment, for all cursors that are looked at."""
+    """The extent of the history at one moment, for all cursors that are inspected."""
 
     def __init__(self, store: RedisStore) -> None:
         self._calls = store.calls
@@ -234,7 +236,7 @@ class _HistoryState:
         return [view for view in self._views if self._facts[view.number].end > position]
 
     def first_ms(self, view: CachedQueue) -> int:
-        """When the oldest row of a queue came."""
+        """The time of the oldest row of a queue."""
         known = self._facts[view.number]
         times = [self.now_ms]
         if known.messages.length:
@@ -244,7 +246,7 @@ class _HistoryState:
         return min(times)
 
     def bytes_behind(self, position: int, unread: list[CachedQueue]) -> int:
-        """Of memory, about: Redis counts neither bytes nor entries of a part of a stream."""
+        """Approximate bytes of memory: Redis counts neither bytes nor entries of a part of a stream."""
         behind = 0.0
         asked = []
         for view in unread:

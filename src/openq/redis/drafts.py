@@ -1,4 +1,4 @@
-"""From what a publisher hands in to what the functions take: a record, and an extra where there is one.
+"""Convert drafts to the arguments of the functions: a record, and an extra if there is one.
 
 Times stay relative here: Redis's clock makes them absolute.
 """
@@ -13,22 +13,22 @@ from ..model import Draft
 from .records import dump, fields_of, pack_record
 from .registry import CachedQueue
 
-_LIGHT = {"t", "R"}  # what a plain message may say
-_PUBLISHED = ("t", "R", "p", "g", "i", "k", "d", "dr", "er")  # what history tells of it
+_LIGHT = {"t", "R"}  # fields that a plain message may have
+_PUBLISHED = ("t", "R", "p", "g", "i", "k", "d", "dr", "er")  # fields that history shows
 
 
 def published_fields(fields: Mapping[str, object]) -> bytes:
-    """The part of an extra that belongs to the publishing."""
+    """The part of an extra that describes how the message was published."""
     return dump({name: fields[name] for name in _PUBLISHED if name in fields})
 
 
 def own_fields(draft: Draft, now_ms: int) -> dict[str, object]:
-    """What the draft says by itself, checked."""
+    """The fields that the draft itself sets, validated."""
     options = base_options(draft, now_ms)
     options.due_ms = options.expires_ms = 0
     fields = fields_of(options)
     if draft.delay_ms is not None:
-        # An explicit delay of 0 is one too: it overrules the queue's own.
+        # An explicit delay of 0 counts too: it overrides the delay of the queue.
         fields["dr" if draft.delay_ms else "z"] = draft.delay_ms or 1
     elif draft.due_ms > 0:
         fields["d"] = draft.due_ms
@@ -44,9 +44,9 @@ def content_key(body: bytes) -> str:
 def pack_draft(
     view: CachedQueue, draft: Draft, now_ms: int, own_seq: int, *, again: bool = False
 ) -> tuple[bytes, bytes]:
-    """Record and extra; the latter is empty for a plain message. `own_seq`: see `repeats` in the functions.
+    """Record and extra; the extra is empty for a plain message. `own_seq`: see `repeats` in the functions.
 
-    `again` is for replays: the window remembers the message, and that must not keep it out.
+    `again` is for replays: the deduplication window knows the message, and must not reject it.
     """
     properties = make_properties(draft)
     fields = own_fields(draft, now_ms)

@@ -35,7 +35,7 @@ class EventLog:
             start = "(" + page[-1][0].decode()
 
     def messages(self, view: CachedQueue, after_seq: int = 0) -> Iterator[PastMessage]:
-        """What was published to the queue, as it was published, as far as history is kept."""
+        """The messages published to the queue, as they were published, as far as history is kept."""
         for id, record in self._stream(view, "m", str(after_seq + 1)):
             if not is_from_elsewhere(record):
                 seq, _, sent_ms = id.partition(b"-")
@@ -72,7 +72,8 @@ class EventLog:
         return kept_drafts(past, view.name, settings, store.registry.id_prefix, oldest_ms, since_id, left_out)
 
     def _purges(self, view: CachedQueue) -> list[_Purge]:
-        """The purges of a queue, each with those it spared: settled before, or in flight where it says so."""
+        """The purges of a queue, each with the messages that it spared: settled before, or in flight if the
+        purge kept those."""
         found: list[_Purge] = []
         settled: set[int] = set()
         in_flight: set[int] = set()
@@ -90,7 +91,7 @@ class EventLog:
         return found
 
     def expired_leases(self, view: CachedQueue) -> list[int]:
-        """Sequences whose lease ran out since this was last asked."""
+        """Sequences whose lease expired since the last call."""
         seen = self._store.state.event_positions
         start = seen.get(view.number)
         if start is None:
@@ -107,7 +108,7 @@ class EventLog:
     # -- timelines ------------------------------------------------------------------------------
 
     def timeline(self, view: CachedQueue, message_id: str) -> list[TimelineStep]:
-        """Followed through the queues it was moved to and from."""
+        """The steps of a message, followed through the queues it was moved to and from."""
         store = self._store
         seqs = {
             store.own_seq(message_id),
@@ -123,12 +124,12 @@ class EventLog:
                 continue
             looked.add((queue.number, seq))
             wanted += self._collect(queue, seq, life, steps)
-        # Within one moment: first what happened where it came from.
+        # At the same time, steps in the source queue come first.
         steps.sort(key=lambda each: each[:3])
         return [step for *_, step in steps]
 
     def _seqs_of_id(self, view: CachedQueue, message_id: str) -> list[int]:
-        """Sequences in this queue of a message whose id does not follow from them."""
+        """Sequences in this queue of a message whose id is not derived from them."""
         found = []
         for _, value in self._stream(view, "h", "-"):
             if value[:1] == b"I":
@@ -143,7 +144,7 @@ class EventLog:
     def _collect(
         self, view: CachedQueue, seq: int, life: int, steps: list[tuple[int, int, int, TimelineStep]]
     ) -> list[tuple[CachedQueue, int, int]]:
-        """The steps of one message in one queue; where it came from and went to.
+        """The steps of one message in one queue; the queues it came from and went to.
 
         Each queue it was in is one of its lives; `life` counts them.
         """
@@ -200,7 +201,7 @@ class EventLog:
             target = self._store.registry.queues.get(name)
             if target is None:
                 continue
-            # Entered there before the outbox entry was removed, by a clock that may differ.
+            # It arrived there before the outbox entry was removed, by a clock that may differ.
             start = max(0, int(since.partition(b"-")[0]) - 60_000)
             for _, value in self._stream(target, "h", str(start)):
                 parts = value.decode().split("\x1f")
@@ -211,7 +212,7 @@ class EventLog:
 
 @dataclass(frozen=True, slots=True)
 class _Purge:
-    last_seq: int  # of what was in the queue then
+    last_seq: int  # of the messages in the queue at that time
     spared: set[int]
 
 
@@ -219,7 +220,7 @@ _SEQUENCE_EVENTS = (b"L", b"A", b"R", b"M", b"D")
 
 
 def _event_seqs(kind: bytes, value: bytes) -> list[int]:
-    """The messages that an event is about. Texts of strangers stand between parts that cannot hold them."""
+    """The messages of an event. Texts from clients stand between parts that cannot contain them."""
     parts = value.split(b"\x1f")
     if kind == b"R":
         return [int(parts[-2])]
@@ -233,7 +234,7 @@ def _is_purged(seq: int, purges: list[_Purge]) -> bool:
 
 
 def _step(view: CachedQueue, seq: int, time_ms: int, parts: list[str]) -> TimelineStep | None:
-    """One line of a timeline from one event; None if it is about others."""
+    """One line of a timeline from one event; None if the event is about other messages."""
     kind, name, own = parts[0], view.name, str(seq)
     if kind == "L":
         if own not in parts[4].split(","):

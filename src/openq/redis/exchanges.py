@@ -17,7 +17,7 @@ class ExchangeAdmin:
 
     @property
     def router(self) -> ExchangeRouter:
-        """The cached exchanges and bindings; read only, never waits."""
+        """The cached exchanges and bindings; read-only, never waits."""
         return self._registry.router
 
     def declare_exchange(self, exchange: Exchange) -> bool:

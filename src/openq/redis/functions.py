@@ -1,7 +1,7 @@
-"""The Redis Functions of OpenQ: one library per version of their text, so that old and new servers agree.
+"""The Redis Functions of OpenQ: one library per version of their text, so that versions can coexist.
 
-The names of the functions hold a digest of the text. Servers of two versions of OpenQ can work on the same
-store during an upgrade, each by its own functions.
+The names of the functions contain a digest of the text. Servers of two versions of OpenQ can work on the same
+store during an upgrade, each with its own functions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UNCONFIRMED = frozenset((*_LEASING, *_READING))
 
 
 def function_name(name: str) -> bytes:
-    """The name under which Redis knows a function."""
+    """The name of a function in Redis."""
     return f"oq{VERSION}_{name}".encode()
 
 
@@ -64,7 +64,7 @@ def call_function(calls: Calls, key: bytes, name: str, *args: Any, idempotent: b
 
 
 def load_functions(calls: Calls, key: bytes) -> None:
-    """Into the node that serves `key`."""
+    """Load the library into the node that serves `key`."""
     try:
         calls.call(key, "FUNCTION", "LOAD", SOURCE, idempotent=True, is_confirmed=False)
     except StoreError as error:

@@ -1,8 +1,9 @@
-"""The process that reads history for a server on Redis: what `openq.history.worker` is for a journal.
+"""The process that reads history for a server on Redis: the counterpart of `openq.history.worker`.
 
     python -m openq.redis.history_worker FD
 
-The frames are the same; a task names the store (`address`, the fields of an Address) instead of directories.
+The frames are the same; a task names the store (`address`, the fields of an Address) instead of
+directories.
 """
 
 from __future__ import annotations

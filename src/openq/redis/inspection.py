@@ -24,7 +24,7 @@ from .store import RedisStore
 
 _PAGE = 500
 _NO_LIMIT = 10_000_000
-_SORTED = 20_000  # up to so many ready messages are fetched at once to be sorted by priority
+_SORTED = 20_000  # maximum number of ready messages fetched at once to be sorted by priority
 _EXACT_MS = 10**14  # the stored due time has 14 digits
 
 Located = tuple[Entry, str, bytes]  # entry, state, lease
@@ -140,7 +140,7 @@ class Inspector:
         message_id = store.id_of(int(id.partition(b"-")[0]))
         store.state.damage.report(FOUND, UNREADABLE, store.now_ms(), queue=view.name, message_id=message_id)
 
-    # -- bodies: they come with the entries -----------------------------------------------------
+    # -- bodies: included in the entries --------------------------------------------------------
 
     def with_bodies(self, entries: Sequence[Entry]) -> list[Entry]:
         return list(entries)
@@ -238,7 +238,7 @@ class Inspector:
         return bulk.chosen(self._candidates(queue, filter), self._store.message_id, filter)
 
     def _candidates(self, queue: str, filter: Filter) -> Iterator[list[Entry]]:
-        """Messages that a filter may match, by priority and sequence, some hundred at a time."""
+        """Messages that a filter may match, by priority and sequence, a few hundred at a time."""
         view = self._view(queue)
         states = _states(filter.state)
         if filter.ids is not None:

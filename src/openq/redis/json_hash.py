@@ -26,7 +26,7 @@ class JsonHash:
         self._key = f"{store.address.prefix}:{{meta}}:{name}".encode()
 
     def get(self, name: str) -> Any:
-        """None: it does not exist."""
+        """The value; None if it does not exist."""
         text = self._text(name)
         return json.loads(text) if text else None
 
@@ -39,8 +39,8 @@ class JsonHash:
         return int(self._calls.call(self._key, "HLEN", self._key, idempotent=True))
 
     def update(self, name: str, change: Callable[[Any], Any]) -> Any:
-        """Store what `change` makes of the value (None: absent), and return it. Repeated with the newer value
-        if another client changed it meanwhile."""
+        """Store the result of `change` on the value (None: absent), and return it. Repeated with the newer
+        value if another client changed it meanwhile."""
         for _ in range(_TRIES):
             before = self._text(name)
             value = change(json.loads(before) if before else None)

@@ -1,8 +1,8 @@
-"""Moves between queues: dead letters, redrive, moves, fan-out. Two steps, as queues may live on other nodes.
+"""Moves between queues: dead letters, redrive, moves, fan-out. Two steps, as queues may be on other nodes.
 
-A function takes a message out of its queue into that queue's outbox. A client, usually the one whose call did
-so, decides where the message goes, enters it there (once, by the number of the outbox entry) and removes it
-from the outbox. A client that dies in between has only claimed the entry for some seconds: another one
+A function moves a message from its queue into that queue's outbox. A client, usually the one whose call did
+so, decides on the target, enters the message there (once, by the number of the outbox entry) and removes it
+from the outbox. A client that dies in between has only claimed the entry for some seconds: another client
 finishes the move.
 """
 
@@ -56,8 +56,8 @@ class Moves:
         self._store = store
 
     def drain(self, view: CachedQueue) -> dict[str, str]:
-        """Move everything in the outbox of a queue on, and what that put into other outboxes. Returns the
-        outcome of each entry by its number."""
+        """Move all messages in the outbox of a queue on, and those that this puts into other outboxes.
+        Returns the outcome of each entry by its number."""
         with self._store.calls.separate_writes():
             return self._drain_all(view)
 

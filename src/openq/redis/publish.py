@@ -134,7 +134,8 @@ class Publisher:
         return self._publish_plain(view, packed)
 
     def replay(self, view: CachedQueue, drafts: Sequence[Draft]) -> int:
-        """Publish messages again, past the deduplication window, which may know them. Returns how many."""
+        """Publish messages again, bypassing the deduplication window, which may know them. Returns how
+        many."""
         if not drafts:
             return 0
         store = self._store
@@ -222,8 +223,9 @@ class Publisher:
         """Publish to all of these queues. Returns the id, the queues reached, and the error of one that
         refused.
 
-        To several queues it takes two steps (see moves.py): once each has said that it would accept the
-        message, one call stores it, and it reaches all of them even if this process dies right after.
+        Publishing to several queues takes two steps (see moves.py). Once each queue has reported that it
+        would accept the message, one call stores it. The message then reaches all of them even if this
+        process dies right after.
         """
         queues = self._store.registry.queues
         views = [queues[name] for name in dict.fromkeys(names) if name in queues]
@@ -281,7 +283,7 @@ def _publish_error(view: CachedQueue, text: str) -> OpenQError:
 
 
 def _pages(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    """Bounded in number and size: Redis serves nobody else during one call."""
+    """Pages limited in number and size: one call blocks Redis for all other clients."""
     start = size = 0
     for at, item in enumerate(items):
         size += len(item.body if isinstance(item, Draft) else item)

@@ -1,7 +1,7 @@
-"""How messages look in Redis: records in the stream, extras as JSON. The functions in `lua/` read the same.
+"""Messages as stored in Redis: records in the stream, extras as JSON. The functions in `lua/` read the same.
 
-A record never changes: flags, form, what the publisher said, body. Everything that does change is in the
-extra of the message, which plain messages do not have.
+A record never changes: flags, encoding, properties, body. All mutable data is in the extra of the message,
+which plain messages do not have.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NUMBERS = (
 def pack_record(
     body: bytes, encoding: int, properties: Properties | None, published: bytes, special: bool
 ) -> bytes:
-    """`published` is the extra with which a message came, as JSON: history tells of it."""
+    """`published` is the extra with which a message was published, as JSON: history shows it."""
     if properties is None and not published:
         return b"%c%c%b" % (special, encoding, body)
     flags = _SPECIAL if special else 0
@@ -64,12 +64,12 @@ def pack_record(
 
 
 def light_fields(options: DeliveryOptions | None) -> bytes:
-    """Of a light extra, which says how a message was published and nothing else."""
+    """The JSON of a light extra, which describes how a message was published and nothing else."""
     return b"" if options is None else dump(fields_of(options))
 
 
 def unpack_record(record: bytes) -> tuple[int, bytes, Properties | None, DeliveryOptions | None]:
-    """Form, body, info, and the extra that it was published with."""
+    """Encoding, body, properties, and the extra that the message was published with."""
     flags = record[0]
     if not flags & (_HAS_EXTRA | _HAS_INFO):
         return record[1], record[2:], None, None
@@ -92,7 +92,7 @@ def unpack_record(record: bytes) -> tuple[int, bytes, Properties | None, Deliver
 
 
 def is_from_elsewhere(record: bytes) -> bool:
-    """It was moved into the queue, not published to it."""
+    """Whether it was moved into the queue, not published to it."""
     return bool(record[0] & _ELSEWHERE)
 
 
@@ -110,7 +110,7 @@ def dump(fields: Mapping[str, object]) -> bytes:
 
 
 def encoded(text: str) -> str:
-    """The same, if it can be sent at all."""
+    """The same text, if it can be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -129,7 +129,7 @@ def fields_of(options: DeliveryOptions) -> dict[str, object]:
         if number:
             fields[short] = number
     if options.number:
-        fields["n"] = str(options.number)  # beyond what a JSON of Lua keeps exactly
+        fields["n"] = str(options.number)  # too large for the exact integers of JSON in Lua
     if options.deaths:
         fields["D"] = [list(death) for death in options.deaths]
     if options.route is not None:
@@ -167,7 +167,7 @@ def _live_extra(text: bytes) -> DeliveryOptions:
 # Errors of decoding a record that another program wrote.
 MALFORMED = (ValueError, IndexError, TypeError, KeyError, AttributeError, StructError, OpenQError)
 UNREADABLE = "its record in Redis cannot be read"
-# Reasons by the words of the functions in `lua/`.
+# Reasons by the codes of the functions in `lua/`.
 DAMAGES = {
     "record": UNREADABLE,
     "extra": "its extra in Redis cannot be read",
@@ -186,7 +186,7 @@ def entry_if_sound(id: bytes, record: bytes, options: bytes) -> Entry | None:
 def deliveries_of(
     answer: Sequence[Any], now_ms: int, consumer: str | None, damaged: list[tuple[int, int]]
 ) -> list[Delivery]:
-    """What `receive` answers to one caller. `damaged` gets sequence and number of what cannot be read."""
+    """The reply of `receive` for one caller. `damaged` gets sequence and number of unreadable messages."""
     if not answer:
         return []
     number, until_ms, step = int(answer[0]), int(answer[1]), answer[2]
@@ -209,7 +209,7 @@ def delivery_of(entry: Entry, lease: bytes) -> Delivery:
 
 
 def pack_settings(settings: QueueSettings, version: int, address: Address) -> bytes:
-    """What the functions need of them, under short names; `v` orders changes."""
+    """The settings that the functions need, under short names; `v` orders changes."""
     c: dict[str, object] = {
         "v": version,
         "fifo": settings.fifo,
@@ -247,7 +247,7 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
     if settings.overflow != "drop-head":
         c["of"] = settings.overflow
     retry = settings.retry
-    # Without a policy the functions follow DEFAULT_RETRY: so do queues that were packed before there was one.
+    # Without a policy the functions use DEFAULT_RETRY, also for queues packed before policies existed.
     if retry.kind == "none":
         c["rk"] = "none"
     elif retry != DEFAULT_RETRY:

@@ -1,7 +1,7 @@
-"""What all clients of a store share: queues and their settings, exchanges, documents. Kept here as a cache.
+"""The data that all clients of a store share: queues and their settings, exchanges, documents. Cached here.
 
 Every document has a version that is never reused. A change must name the latest version, so two servers never
-overwrite each other; it is announced, and the others refresh their cache.
+overwrite each other's changes. Changes are announced, and the other clients refresh their cache.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _QUEUE = "queue/"
 _EXCHANGES = "exchanges"
 _TRIES = 50
 BLOCK = 1 << 20  # sequences that a queue gets at a time
-# Of 13 digits from the first on: Redis sorts what is due at once as text, and so keeps it in order.
+# Sequences have 13 digits from the first on: Redis sorts messages with equal due times as text, which keeps
+# them in order.
 _FIRST_BLOCK = 1 << 20
 _MAX_START = 1 << 22  # of the blocks of a store: as many again are left until sequences have 14 digits
 
 
 class CachedQueue:
-    """One queue as this process knows it. `settings` is the same object until they change."""
+    """One queue as known to this process. `settings` is the same object until the settings change."""
 
     __slots__ = ("created_ms", "deleted", "fifo", "is_plain", "key", "name", "number", "settings", "version")
 
@@ -66,29 +67,29 @@ class Registry:
         self.router = ExchangeRouter()
         self.version = -1
         self.id_prefix = ""
-        self.stores = 0  # how often it turned out to be another one
+        self.stores = 0  # how often the store was replaced by another one
         self.revives = False  # whether to restore the documents of an emptied store; false for readers
-        self.lock = threading.Lock()  # of who takes what was read; nothing waits for Redis within it
-        self._begun = 0  # how often versions began anew
-        self._taken = 0  # how often anything was new
+        self.lock = threading.Lock()  # guards the application of a reply; no call to Redis is made under it
+        self._begun = 0  # how often versions were reset
+        self._taken = 0  # how often a reply had changes
         self._documents: dict[str, tuple[int, bytes]] = {}
 
     def key_of(self, number: int) -> bytes:
-        """With a piece of the store's own name: one that was emptied begins to count anew, and who knows its
-        queues from before must not meet others under their numbers."""
+        """The key of a queue. It includes a part of the store's name: numbers start again in an emptied
+        store, and clients that know its old queues must not find other queues under their numbers."""
         return f"{self.prefix}:{{{self.id_prefix[:6]}.{number}}}:q".encode()
 
     def view_of_key(self, key: bytes) -> CachedQueue | None:
         number = key[key.find(b".", key.find(b"{")) + 1 : key.find(b"}")]
         return self.numbered.get(int(number)) if number.isdigit() else None
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     def refresh(self, calls: Calls, *, always: bool = False) -> bool:
-        """Whether anything was new. May run several times at once: a reply that others outran is not taken.
+        """Returns whether anything changed. May run several times at once: an outdated reply is ignored.
 
-        A store under another name than before was emptied, or exchanged. Then what is known here is put into
-        it again, queues without their messages, as far as nobody else has done so.
+        A store under another name than before was emptied, or replaced. Then the cached documents are
+        restored in it, queues without their messages, unless another client has done so.
         """
         key = self.versions_key
         if not always:
@@ -114,10 +115,10 @@ class Registry:
         taken: int,
         known: int,
     ) -> bool:
-        """Take what `_read` found; False: read again, as others took something else meanwhile.
+        """Apply the result of `_read`; False: read again, as another thread has applied other data meanwhile.
 
-        `begun`, `taken` and `known` (`version`) are as they were before it was read. Only what was known by
-        then tells a Redis that went back in time from a reply that was slow.
+        `begun`, `taken` and `known` (`version`) are the values before the read. Only these distinguish a
+        Redis that went back in time from a slow reply.
         """
         version = versions.pop("", 0)
         with self.lock:
@@ -131,9 +132,9 @@ class Registry:
                 self.id_prefix = store
                 self.stores += 1
             elif version < known:
-                self._begin_anew()  # Redis went back in time: what it says now is what counts
+                self._begin_anew()  # Redis went back in time: its current state counts
             elif version < self.version:
-                return True  # another thread asked later and was faster
+                return True  # another thread read later and was faster
             for name, data in texts.items():
                 if versions[name] > self._documents.get(name, (0, b""))[0]:
                     self._take(name, versions[name], data)
@@ -145,9 +146,9 @@ class Registry:
         return True
 
     def _begin_anew(self) -> None:
-        """Versions begin anew; in another store, the numbers of queues too."""
+        """Reset the versions; in another store, the numbers of queues too."""
         self.version = -1  # first: until all is applied, every caller reads again
-        # What they say is kept until the new ones are read: a store may be emptied once more before that.
+        # Their data is kept until the new documents are read: a store may be emptied once more before that.
         self._documents = {name: (0, data) for name, (_, data) in self._documents.items()}
         self._begun += 1
 
@@ -155,8 +156,8 @@ class Registry:
         return self.counters_key, ("HGET", self.counters_key, "id_prefix")
 
     def _read(self, calls: Calls) -> tuple[dict[str, int], dict[str, bytes], str]:
-        """The versions of all documents, those documents that are newer than what is known, and the name of
-        the store that they are of."""
+        """The versions of all documents, the documents that are newer than the cached ones, and the name of
+        their store."""
         key = self.versions_key
         pairs, found = _replies(calls, (key, ("HGETALL", key)), self._asks_name())
         store = _text(found)
@@ -170,9 +171,11 @@ class Registry:
         return versions, {n: d for n, d in zip(changed, texts, strict=True) if d is not None}, store
 
     def _revive(self, calls: Calls) -> str:
-        """Put what is known into a store that was emptied, as far as nobody else has. The name of the store.
+        """Restore the cached documents in an emptied store, unless other clients have. Returns the name of
+        the store.
 
-        All of it in one step: others see all queues or none, even if the store is emptied again meanwhile.
+        All in one step: other clients see all queues or none, even if the store is emptied again
+        meanwhile.
         """
         log.warning("Redis was emptied, or is another one: its queues are made again, empty")
         with self.lock:
@@ -198,7 +201,7 @@ class Registry:
         known = self.queues.get(name)
         settings = QueueSettings.from_json(fields["settings"])
         number = fields["number"]
-        if known is not None and known.key == self.key_of(number):  # of the same store, too
+        if known is not None and known.key == self.key_of(number):  # in the same store, too
             if known.settings != settings:
                 known.set_settings(settings)
             known.version = version
@@ -207,7 +210,7 @@ class Registry:
         view.version = version
         self.queues[name] = self.numbered[number] = view
         if known is not None:
-            self._forget(known)  # last: who finds it deleted finds the new one
+            self._forget(known)  # last: a caller that finds it deleted finds the new one
 
     def _drop(self, name: str) -> None:
         del self._documents[name]
@@ -220,7 +223,7 @@ class Registry:
 
     def _forget(self, view: CachedQueue) -> None:
         view.deleted = True
-        if self.numbered.get(view.number) is view:  # in another store, that number may be another queue's
+        if self.numbered.get(view.number) is view:  # in another store the number may belong to another queue
             del self.numbered[view.number]
 
     # -- changing -------------------------------------------------------------------------------
@@ -237,7 +240,8 @@ class Registry:
         return self._documents.get(name, (0, None))
 
     def put(self, calls: Calls, name: str, version: int, data: bytes) -> int:
-        """Only if `version` is still the latest; no data removes it. The new version; 0: outrun."""
+        """Store the document if `version` is still the latest; empty data removes it. Returns the new
+        version; 0: outdated."""
         made = call_function(calls, self.docs_key, "put_document", name, version, data, idempotent=False)
         self.refresh(calls, always=True)
         return int(made)
@@ -260,7 +264,7 @@ class Registry:
         return int(calls.call(self.counters_key, "HINCRBY", self.counters_key, "queues", 1, idempotent=True))
 
     def raise_blocks(self, calls: Calls, seq: int) -> None:
-        """No block that holds this sequence, or one before it, is given out again."""
+        """Ensure that no block with this sequence, or an earlier one, is assigned again."""
         key = self.counters_key
         behind = seq // BLOCK + 1 - int(calls.call(key, "HGET", key, "blocks", idempotent=True) or 0)
         if behind > 0:
@@ -274,10 +278,10 @@ class Registry:
         return (last - blocks) * BLOCK + 1, last * BLOCK
 
     def load_prefix(self, calls: Calls, proposal: str) -> str:
-        """The name of this store, with which the ids of all its messages begin: the first client chooses it.
+        """The name of this store, which is the prefix of all its message ids: the first client chooses it.
 
-        Sequences begin anywhere: whoever still holds a receipt of a store that was emptied must not meet
-        another message under it.
+        Sequences start at a random number: a receipt from before the store was emptied must not match another
+        message.
         """
         key = self.counters_key
         start = random.randrange(_MAX_START)
@@ -291,7 +295,7 @@ class Registry:
 
 
 def _replies(calls: Calls, *commands: tuple[bytes, tuple[Any, ...]]) -> list[Any]:
-    """Of one round trip; raises what Redis refused."""
+    """The replies of one round trip; raises the errors of Redis."""
     replies = calls.many(list(commands), idempotent=True)
     for reply in replies:
         if isinstance(reply, Exception):
@@ -308,6 +312,6 @@ def _queue_data(number: int, view: CachedQueue) -> bytes:
 
 
 def _queue_fields(view: CachedQueue) -> bytes:
-    """All but the number, which comes in front of it."""
+    """All fields but the number, which precedes them."""
     fields = {"created_ms": view.created_ms, "settings": view.settings.to_json()}
     return json.dumps(fields).encode()[1:]

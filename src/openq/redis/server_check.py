@@ -1,4 +1,5 @@
-"""How the servers behind a URL are set: asks each master for `safety`, without a broker."""
+"""Check the settings of the servers behind a URL: reads those of each master for `safety`, without a
+broker."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from .net.topology import admin_connection, find_master, read_slots, sentinel_se
 from .net.url import Address, Host
 from .safety import SafetyReport, ServerInfo, evaluate, read_server_info
 
-_TIMEOUT_S = 5.0  # a start must fail soon
+_TIMEOUT_S = 5.0  # a failing start must fail soon
 _SENTINEL_SETTINGS = ("down-after-milliseconds",)
 _AUTH_ERRORS = ("WRONGPASS", "NOAUTH", "ERR AUTH")
 
 
 class StoreUnreachable(StoreError, ConnectionError):
-    """A server that is needed does not answer, or not to us."""
+    """A required server does not answer, or rejects this client."""
 
     code = "store_unreachable"
 
 
 def check_servers(address: Address, profile: str | None = None) -> SafetyReport:
-    """Raises Unreachable if a server that is needed does not answer."""
+    """Raises StoreUnreachable if a required server does not answer."""
     infos = _read_infos(address)
     if address.kind == "single" and any(info.in_cluster for info in infos):
         raise InvalidSetting(f"{address} is a node of a cluster: the URL begins with redis+cluster://")
@@ -57,7 +58,7 @@ def _read_info(address: Address, host: Host | None, node: str = "") -> ServerInf
 
 
 def _with_sentinel_settings(address: Address, info: ServerInfo) -> ServerInfo:
-    """With how the sentinels watch it."""
+    """Add the settings of the sentinels that watch it."""
     host, reported = sentinel_settings(address)
     settings = {name: reported[name] for name in _SENTINEL_SETTINGS if name in reported}
     own = replace(address, user=address.sentinel_user, password=address.sentinel_password)
@@ -66,7 +67,7 @@ def _with_sentinel_settings(address: Address, info: ServerInfo) -> ServerInfo:
 
 
 def command_line(address: Address, host: Host | None) -> str:
-    """How an operator reaches a server with redis-cli; it asks for the password."""
+    """The redis-cli command by which an operator reaches a server; it prompts for the password."""
     words = ["redis-cli"]
     if address.path is not None:
         words += ["-s", address.path]

@@ -1,4 +1,4 @@
-"""What a Redis server tells of itself: its version, settings and replicas."""
+"""What a Redis server reports about itself: its version, settings and replicas."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _SETTINGS = (
     "repl-timeout",
     "cluster-node-timeout",
 )
-# Settings that INFO shows too, for users without the right to CONFIG.
+# Settings that INFO shows too, for users without permission for CONFIG.
 _IN_INFO = {"maxmemory": "maxmemory", "maxmemory-policy": "maxmemory_policy"}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What one server says of itself. A setting that it does not tell is missing."""
+    """The report of one server. A setting that it does not report is missing."""
 
     product: str
     version: tuple[int, ...]
     settings: Mapping[str, str]
     role: str
-    lags_s: tuple[int, ...]  # of the replicas that are connected
+    lags_s: tuple[int, ...]  # of the connected replicas
     in_cluster: bool
     aof_error: bool = False  # its last write to the append-only file failed
     config_error: str = ""  # why CONFIG was refused
-    node: str = ""  # its address, where there are several
+    node: str = ""  # its address, if there are several
     cli: str = "redis-cli"  # how an operator reaches it
-    sentinel_cli: str = ""  # and the sentinels that watch it
+    sentinel_cli: str = ""  # the same for the sentinels that watch it
     delayed_syncs: int = 0  # how often a sync of the append-only file took longer than writes could wait
 
     def number(self, setting: str, default: float) -> float:
@@ -48,7 +48,7 @@ class ServerInfo:
 
 
 def read_server_info(call: Callable[..., Any], node: str = "", cli: str = "redis-cli") -> ServerInfo:
-    """Ask one server. `call` sends one command to it and returns the answer, or raises what it refuses.
+    """Query one server. `call` sends one command to it and returns the answer, or raises its error.
 
     A refused CONFIG (an ACL, a managed service) is not an error: the values of INFO are used instead.
     """
@@ -59,7 +59,7 @@ def read_server_info(call: Callable[..., Any], node: str = "", cli: str = "redis
         for name in _SETTINGS:
             settings.update(_pairs(call("CONFIG", "GET", name)))
     except Exception as error:
-        # Its class depends on the sender; an unreachable Redis is not a refusal.
+        # The class of a refusal depends on the sender; an unreachable Redis is not a refusal.
         if isinstance(error, OSError | StoreUnavailable):
             raise
         hidden = str(error) or type(error).__name__

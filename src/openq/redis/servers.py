@@ -1,4 +1,4 @@
-"""What the servers of one store share: documents, heartbeats, and the health of Redis."""
+"""Data shared by the servers of one store: documents, heartbeats, and the health of Redis."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..metrics import Family
 from .safety import loss_window_gauges
 from .store import RedisStore
 
-_HEALTH_TIMEOUT_S = 1.0  # a health check answers soon, whatever `reconnect` says
-_FORGOTTEN_MS = 3_600_000  # entries of servers that ended so long ago are removed
+_HEALTH_TIMEOUT_S = 1.0  # a health check answers soon, whatever `reconnect` is
+_FORGOTTEN_MS = 3_600_000  # age at which entries of stopped servers are removed
 
 
 class ServerDirectory:
@@ -48,7 +48,7 @@ class ServerDirectory:
             self._calls.call(self._key, "HDEL", self._key, server, idempotent=True)
 
     def announce_url(self, url: str) -> None:
-        """Only a data directory names its server."""
+        """Does nothing: only a data directory names its server."""
 
     def health(self) -> Health:
         if self._store.state.closed:

@@ -1,10 +1,10 @@
 """Access to the queues of one store: calls of Redis Functions, the queue cache, ids, time and events.
 
-`StoreState` is what all of a process's connections to a store share. `RedisStore` is the access of the
-threads, or of one event loop; each of them has connections of its own.
+`StoreState` is shared by all connections of a process to a store. `RedisStore` is the access of the threads,
+or of one event loop; each of them has connections of its own.
 
-A function answers [whether the queue's outbox holds messages, Redis's time, the answer], and a fourth item
-where it found damaged messages.
+A function returns [whether the queue's outbox holds messages, Redis's time, the answer], and a fourth item if
+it found damaged messages.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class StoreState:
         self.reset_identity()
         _STATES.add(self)
         self.listeners: list[Listener] = []
-        self.report: SafetyReport | None = None  # what the settings of the servers may lose
+        self.report: SafetyReport | None = None  # what may be lost with the settings of the servers
         self.damage = DamageRegister()
         # Queue number -> id of the last event that was scanned for expired leases.
         self.event_positions: dict[int, str] = {}
-        # Ids that do not follow from the sequence, recorded while a listener is registered.
+        # Ids that are not derived from the sequence, recorded while a listener is registered.
         self.delivered_ids: dict[int, str] = {}
 
     def reset_identity(self) -> None:
-        """Choose a new client name: a forked child that kept its parent's would seem to repeat its calls."""
+        """Choose a new client name: with its parent's name, a forked child would seem to repeat its calls."""
         self.client = os.urandom(6).hex()  # names this process in tokens and as a holder of leases
         self.tokens = itertools.count(1)
         self.registry.lock = threading.Lock()  # a thread of the parent may have held it
@@ -158,7 +158,8 @@ class RedisStore:
         return reply
 
     def fcall_queue(self, view: CachedQueue, name: str, *args: Any, idempotent: bool = True) -> Reply:
-        """Like `fcall`; a queue that was deleted and made again, or lost by Redis, is found or recreated."""
+        """Like `fcall`; finds a queue that was deleted and created again, and recreates one that Redis
+        lost."""
         for _ in range(_MAX_QUEUE_TRIES):
             try:
                 reply = self.fcall(view.key, name, *args, idempotent=idempotent)
@@ -172,7 +173,7 @@ class RedisStore:
                     again = self.registry.queues.get(view.name)
                     if again is None:
                         raise QueueNotFound(view.name) from None
-                    view = again  # it was deleted and made again
+                    view = again  # it was deleted and created again
                 else:
                     raise
             else:
@@ -190,8 +191,8 @@ class RedisStore:
         return self.ask_and_drain(view, name, *args)[0]
 
     def ask_and_drain(self, view: CachedQueue, name: str, *args: Any) -> tuple[Any, bool]:
-        """Call a function of exactly this queue, not of one made later under its name. Returns the answer and
-        whether messages were moved to other queues."""
+        """Call a function of exactly this queue, not of one created later under its name. Returns the answer
+        and whether messages were moved to other queues."""
         for _ in range(2):
             try:
                 reply = self.fcall(view.key, name, *args)
@@ -238,7 +239,7 @@ class RedisStore:
         for at in range(0, len(found), 4):
             outcome, why, seq, own_id = (each.decode(errors="replace") for each in found[at : at + 4])
             if outcome == "lost":
-                # Each time is another loss: the time tells them apart.
+                # Each report is another loss: the time distinguishes them.
                 damage.report(
                     LOST, records.DAMAGES[why], reply[1], queue=view.name, offset=reply[1], count=int(seq)
                 )

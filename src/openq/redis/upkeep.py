@@ -16,7 +16,7 @@ class Upkeep:
     def tick_queue(self, view: CachedQueue, watch_ms: int | None = None) -> tuple[int, int]:
         """Apply everything that is due in a queue. Returns the next due time and how many messages are ready.
 
-        With `watch_ms` the queue announces new messages to waiters for so long.
+        With `watch_ms` the queue announces new messages to waiters for that time.
         """
         store = self._store
         args = () if watch_ms is None else (watch_ms,)

@@ -1,8 +1,8 @@
-"""Waiters of this process for messages, and the upkeep that time alone requires.
+"""Waiters of this process for messages, and the upkeep that becomes due by time alone.
 
 Functions announce on a channel that a watched queue has new messages. Two threads listen and serve the
-waiters; no queue is polled. One process of all on a store also sweeps every queue from time to time, for what
-a dead process left behind: leases, delays, outboxes.
+waiters; no queue is polled. One of all processes on a store also sweeps every queue from time to time, for
+leases, delays and outboxes that a dead process left behind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.redis")
 
-WATCH_MS = 60_000  # how long a queue announces new messages after it was asked to
+WATCH_MS = 60_000  # how long a queue announces new messages after a watch
 _RENEW_S = 20.0
 _SWEEP_S = 2.0
 _SWEEP_LOCK_MS = 6_000
@@ -102,7 +102,7 @@ class WaitingLists:
             return len(waiting.waiters) + len(waiting.skipped) + (waiting.serving is not None)
 
     def serve(self, queue: str) -> None:
-        """Until one waiter gets nothing; those that select by type do not stop it."""
+        """Serve waiters until one gets nothing; those that select by type do not stop it."""
         try:
             while self._serve_next(queue):
                 pass
@@ -381,7 +381,7 @@ class WaiterService:
             self._kept_s = time.monotonic()
             self._cursors.enforce_limits()
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     def send_stop(self) -> None:
         """Never blocks: a call under way ends when its connection is closed."""
@@ -398,7 +398,7 @@ class WaiterService:
 
 
 class WaiterServiceRef:
-    """Names the current service: a forked child needs a new one."""
+    """Refers to the current service: a forked child needs a new one."""
 
     def __init__(self) -> None:
         self.service: WaiterService = None  # type: ignore[assignment]  # set by the broker

@@ -119,7 +119,7 @@ class RestCall:
             raise Problem("forbidden", f"{self.principal.user} may not {action} {name[:100]!r}")
 
     def may_peek(self, queue_key: str) -> bool:
-        """In any account, unless the path names one."""
+        """Whether the caller may peek; in any account, unless the path names one."""
         account, name = split_name(queue_key)
         is_meant = account == self.account or "/accounts/" not in self.request.path
         return is_meant and self._may("peek", account, name, None)
@@ -144,7 +144,7 @@ class RestCall:
         self.request.answer(200, data, self.format.content_type)
 
     def encode(self, value: Any) -> bytes:
-        """In a thread. Message by message: an encoder holds the GIL until it is done."""
+        """Encode in a thread, message by message: an encoder holds the GIL until it is done."""
         fields = getattr(value, "__struct_fields__", ())
         if fields and fields[0] == "messages" and isinstance(value.messages, list):
             return encode_messages(self.format, value)

@@ -181,7 +181,7 @@ def list_bindings(call: RestCall) -> None:
 
 
 def _binding(call: RestCall) -> Binding:
-    """Both ends must be the caller's to manage: a binding reads from one and writes to the other."""
+    """The caller must be allowed to manage both ends: a binding reads from one and writes to the other."""
     body = call.body
     call.require("manage", body.source, ())
     call.require("manage", body.destination, () if body.to_exchange else None)

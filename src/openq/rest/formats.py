@@ -50,7 +50,7 @@ def encode_messages(format: Format, value: Any) -> bytes:
 
 
 def join_messages(format: Format, messages: list[bytes], frame: bytes | None = None) -> bytes:
-    """The same of messages that are encoded already. `frame` is the answer without them."""
+    """Like `encode_messages`, for messages that are already encoded. `frame` is the reply without them."""
     if frame is None:
         frame = format.encode({"messages": []})
     empty, head, comma = (b"[]", b"[", b",") if format.is_json else (b"\x90", _array_head(len(messages)), b"")
@@ -185,7 +185,7 @@ def _inside(kind: Any, name: str | None) -> Iterator[Any]:
 
 
 def drop_json_only(value: Any) -> Any:
-    """For msgpack: integers of more than 64 bits, which JSON has and it has not, become text."""
+    """For msgpack: integers of more than 64 bits, which only JSON can represent, become text."""
     if isinstance(value, dict):
         return {key: drop_json_only(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -106,7 +106,7 @@ def read_segment(call: RestCall) -> None:
             data = os.pread(handle, end - start, start)
         finally:
             os.close(handle)
-        # A file that was freed may have been used again for another segment meanwhile.
+        # The file of a freed segment may have been recycled for another segment meanwhile.
         if all(each.number != segment.number for each in journal.segments()) or len(data) != end - start:
             raise HistoryUnavailable(f"segment {segment.number} no longer exists")
         return data

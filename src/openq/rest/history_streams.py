@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..redis.stream_positions import StreamHistoryEnd
 
 POLL_S = 0.03  # minimum interval of the polls of Redis
-_REST = 4  # and at least so many times the duration of the last poll
+_REST = 4  # and at least this multiple of the duration of the last poll
 _WHEREVER = 1 << 62  # a piece has its own end
 
 
@@ -74,7 +74,7 @@ def read_rows(call: RestCall) -> None:
     _reader_pool(call.context).submit(call, task, lambda data: call.request.answer(200, data, ARROW))
 
 
-# -- how far it reaches
+# -- the end of the history
 
 
 def show_end(call: RestCall) -> None:

@@ -40,7 +40,7 @@ IDLE_S = 60.0
 TASK_S = 300.0  # maximum time of a task
 ABANDON_S = 1.0  # how long a worker may continue after its client disconnected
 MAX_PIECE = 32 << 20
-MAX_UNSENT = 256 << 20  # of unread replies; while there are more, no others are made
+MAX_UNSENT = 256 << 20  # of unread replies; above it no more replies are made
 RETRY_S = 0.05
 TICK_S = 0.01
 _READ = 256 << 10
@@ -102,7 +102,7 @@ def show_snapshot(call: RestCall) -> None:
         if error is not None:
             call.fail(error)
             return
-        # Everything that was answered so far is included.
+        # Everything answered so far is included.
         task["end"] = journal.durable_location
         _reader_pool(call.context).submit(call, task, answer)
 
@@ -134,7 +134,7 @@ def read_rows(call: RestCall) -> None:
     _reader_pool(call.context).submit(call, task, lambda data: call.request.answer(200, data, ARROW))
 
 
-# -- how far it reaches
+# -- the end of the history
 
 
 @route(
@@ -212,7 +212,7 @@ def _tick(context: ServerContext) -> None:
         context.loop.call_later(TICK_S, _tick, context)
 
 
-# -- the processes that read
+# -- the worker processes
 
 
 class _ReadJob:
@@ -379,7 +379,7 @@ class _ReaderProcess:
                 process.kill()
                 process.wait()
 
-        with suppress(RuntimeError):  # the site is closed: the system does it
+        with suppress(RuntimeError):  # the context is closed: the system does it
             self._readers.context.run(bury, lambda result, error: None)
 
 
@@ -424,13 +424,13 @@ class _ReaderPool:
         self._start()
 
     def unsent(self) -> int:
-        """Bytes of answers in memory."""
+        """Bytes of replies in memory."""
         sizes = {request: request.unsent for request in self._answered}
         self._answered = {request for request, size in sizes.items() if size}
         return self._fetched + sum(sizes.values())
 
     def hold(self, request: HttpRequest) -> None:
-        """It was answered with much; that counts until it is sent."""
+        """Count a large reply until it is sent."""
         self._answered.add(request)
 
     def _has_capacity(self) -> bool:
@@ -484,7 +484,7 @@ class _ReaderPool:
             self._start()
 
     def fetch(self, job: _ReadJob, handle: int, size: int) -> None:
-        """The answer is in a file; taking it into memory is a copy, which needs no loop."""
+        """The reply is in a file; reading it into memory is a copy, which runs off the loop."""
 
         def read() -> bytes:
             try:
@@ -536,7 +536,7 @@ def _problem(code: str, detail: str) -> Problem:
 
 
 def require_reply_capacity(context: ServerContext) -> None:
-    """Large answers that are made elsewhere count as well. Raises TooManySearches."""
+    """Large replies that are made elsewhere count as well. Raises TooManySearches."""
     if _reader_pool(context).unsent() >= MAX_UNSENT:
         raise TooManySearches()
 

@@ -62,7 +62,7 @@ from .views import received, stored
 
 _MAX_RECEIVES = (1 << 31) - 1
 _MAX_NUMBER = 16  # hexadecimal digits
-_ENCODE_BYTES = 256 << 10  # bytes of bodies that are encoded in one turn of the loop
+_ENCODE_BYTES = 256 << 10  # bytes of bodies that are encoded in one loop iteration
 
 # -- in -----------------------------------------------------------------------------------------
 
@@ -77,13 +77,13 @@ def read_payload(message: NewMessage | Edit, format: Format) -> Body:
 
 
 def _past(call: RestCall, message: NewMessage) -> DeliveryOptions:
-    """The past of a message from a backup: deaths and counts."""
+    """The history of a message from a backup: dead-letter events and counts."""
     deaths = message.deaths or []
     for count in (message.receive_count or 0, *(each.receive_count for each in deaths)):
         if not 0 <= count <= _MAX_RECEIVES:
             raise InvalidSetting(f"receive_count must be 0 to {_MAX_RECEIVES}, not {count}")
     for death in deaths:
-        call.require_target(death.queue)  # a redrive takes it back there
+        call.require_target(death.queue)  # a redrive returns it there
     return DeliveryOptions(
         count=message.receive_count or 0,
         born_ms=0 if message.timestamp is None else moment_ms(message.timestamp, "timestamp"),
@@ -116,7 +116,7 @@ def make_draft(message: NewMessage, format: Format, past: DeliveryOptions | None
     if message.at is not None and message.delay is not None:
         raise InvalidSetting("give either delay or at, not both")
     if message.timestamp is not None and past is None:
-        # The time of the sender: consumers see it; the queue has its own.
+        # The sender's time: consumers see it; the queue uses its own.
         past = DeliveryOptions(born_ms=moment_ms(message.timestamp, "timestamp"))
     return Draft(
         body,
@@ -198,7 +198,7 @@ def publish_batch(call: RestCall) -> None:
 
 
 def _publish_run(call: RestCall, queue: str, bodies: list[bytes], encoding: int) -> bool:
-    """As one record. False if the queue has rules that each message must pass for itself."""
+    """Publish as one record. False if the queue has rules that each message must pass individually."""
     seqs = call.broker.publish_bodies(queue, bodies, encoding)
     if seqs is None:
         return False
@@ -233,7 +233,7 @@ def _read_items(raws: Sequence[Raw], read: Callable[[bytes], Any]) -> list[Any]:
         for raw in raws:
             items.append(read(bytes(raw)))
     except Problem as error:
-        # Counted from 0, as in the paths that name a place in a bare list.
+        # Counted from 0, as in the paths of errors in a bare list.
         raise Problem(error.code, f"messages[{len(items)}]: {error.detail}") from None
     return items
 
@@ -358,7 +358,7 @@ def receive(call: RestCall) -> None:
 
 
 class BatchEncoder:
-    """A large answer to `receive`: encoded some messages at a time, with a turn of the loop for each part."""
+    """A large reply to `receive`: encoded in parts, with a loop iteration for each part."""
 
     def __init__(self, call: RestCall, queue: str, deliveries: list[Delivery]) -> None:
         self._call = call
@@ -398,11 +398,11 @@ class BatchEncoder:
 
 
 def _ignore() -> None:
-    """`BatchEncoder` sees that the request is gone."""
+    """`BatchEncoder` notices that the client disconnected."""
 
 
 def _read_receipt(text: str, prefix: str, queue: str) -> Receipt:
-    """As `receive` wrote it: the sequence's own id, a slash, the number of the delivery."""
+    """Parse a receipt as `receive` wrote it: the id of the sequence, a slash, the number of the delivery."""
     at = len(prefix) + 12
     known = text.startswith(prefix) and text[at : at + 1] == "/" and len(text) <= at + 1 + _MAX_NUMBER
     if known and text.isascii() and text[at + 1 :].isalnum():
@@ -423,9 +423,10 @@ def _wanted_receipts(body: Receipts) -> list[str]:
 
 
 def _settle_receipts(call: RestCall, act: Callable[[Receipt], str | None]) -> None:
-    """One by one. A single delivery that cannot be settled is an error, one of many a line in the answer."""
+    """Settle one by one. A single delivery that cannot be settled is an error; one of many is an item of the
+    reply."""
     queue, prefix = call.queue, call.broker.id_prefix
-    call.broker.settings(queue)  # an unknown queue is another error than an unknown message
+    call.broker.settings(queue)  # an unknown queue has another error than an unknown message
     outcomes: list[str] = []
     failed: list[ReceiptFailure] = []
     single = call.body.receipts is UNSET
@@ -441,7 +442,7 @@ def _settle_receipts(call: RestCall, act: Callable[[Receipt], str | None]) -> No
 
 
 def _about(text: str, queue: str, error: OpenQError) -> OpenQError:
-    """The error with the text of the receipt instead of the numbers of the engine."""
+    """The error with the text of the receipt instead of the engine's numbers."""
     if isinstance(error, MessageNotFoundError):
         return MessageNotFoundError(text, queue)
     return VisibilityTimeoutExpired(text, queue) if isinstance(error, VisibilityTimeoutExpired) else error
@@ -531,7 +532,7 @@ def extend(call: RestCall) -> None:
     _settle_receipts(call, act)
 
 
-# -- looking ------------------------------------------------------------------------------------
+# -- inspecting ---------------------------------------------------------------------------------
 
 
 def _show_all(call: RestCall, queue: str, entries: Sequence[tuple[Entry, str]], settles: bool) -> list[Any]:
@@ -699,7 +700,7 @@ def show_why(call: RestCall) -> None:
     call.answer_with(work)
 
 
-# -- mending ------------------------------------------------------------------------------------
+# -- changing -----------------------------------------------------------------------------------
 
 
 @route(

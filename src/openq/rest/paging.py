@@ -1,4 +1,4 @@
-"""Walking through a queue page by page, without changing it and without holding it up."""
+"""Read a queue page by page, without changing it and without blocking it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..broker.scan_position import ScanPosition
 from ..errors import InvalidSetting
 from ..model import Entry
 
-# Bodies in one answer: more take long to encode, and a client that does not read them holds the memory.
+# Bodies in one reply: more take long to encode, and a client that does not read them holds the memory.
 MAX_ANSWER_BYTES = 8 << 20
 _MAX_TOKEN = 60
 
@@ -47,9 +47,9 @@ def page(
     limit: int,
     keep: Callable[[Entry], bool] | None = None,
 ) -> tuple[list[tuple[Entry, str]], str | None]:
-    """Up to `limit` entries with their bodies, and where the next page begins, if there is one.
+    """Up to `limit` entries with their bodies, and the start of the next page, if there is one.
 
-    Fewer, though at least one, if their bodies are more than an answer carries.
+    Fewer, though at least one, if their bodies exceed the maximum size of a reply.
     """
     chosen: list[tuple[Entry, str]] = []
     size = 0

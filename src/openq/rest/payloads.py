@@ -30,7 +30,7 @@ from .values import read_base64
 
 MAX_DEPTH = 500  # the library can decode it at any stack depth of its caller
 
-Body = tuple[bytes, int]  # and its form
+Body = tuple[bytes, int]  # and its encoding
 PayloadView = tuple[Any, str | UnsetType]  # payload, payload_encoding
 
 _read_json = msgspec.json.Decoder().decode
@@ -73,7 +73,7 @@ def _decoded(data: bytes, encoding: str) -> Body:
         except (msgspec.DecodeError, ValueError, RecursionError):
             raise InvalidSetting("the payload is not valid msgpack") from None
         return data, ENCODING_MSGPACK
-    # Reading a pickle runs code of its writer.
+    # Not pickle: reading a pickle runs code of its writer.
     raise InvalidSetting(f"payload_encoding must be 'base64' or 'msgpack+base64', not {encoding!r}")
 
 
@@ -138,7 +138,7 @@ def _json_in(value: object) -> bytes:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON gives it back as it was."""
+    """Whether a round trip through JSON keeps the value."""
     if value is None or isinstance(value, bool | int | str):
         return True
     if isinstance(value, float):
@@ -219,7 +219,7 @@ def show_msgpack(body: bytes, body_encoding: int) -> PayloadView:
         try:
             return Raw(msgspec.msgpack.encode(_read_json(body))), UNSET
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError, OverflowError):
-            return body, "json"  # integers that msgpack does not have, or a nesting that it does not take
+            return body, "json"  # integers or nesting that msgpack does not support
     elif body_encoding == ENCODING_MSGPACK:
         try:
             _read_msgpack(body)

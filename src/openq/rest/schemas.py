@@ -56,7 +56,7 @@ class Retry(RequestBody, kw_only=True):
     on_expiry: bool = True
 
 
-_LITERAL: Any = Literal  # of choices that a type checker does not see
+_LITERAL: Any = Literal  # for choices that a type checker does not see
 
 
 def _given(setting: Setting) -> Any:
@@ -250,7 +250,7 @@ AnyBatch = Annotated[list[str | NewMessage], Meta(max_length=MAX_BATCH)] | Batch
 
 class Published(ReplyBody, kw_only=True):
     id: str
-    duplicate: bool | UnsetType = UNSET  # it was here already: the id is that of the earlier one
+    duplicate: bool | UnsetType = UNSET  # it exists already: the id is that of the earlier message
 
 
 class Outcome(ReplyBody, kw_only=True):
@@ -363,7 +363,7 @@ class Browse(QueryParameters, kw_only=True):
     limit: Limit = 100
     state: State = "ready"
     after: str = ""
-    front: bool = False  # the next ones in the order of their hand-out, which groups and priorities decide
+    front: bool = False  # the next ones in the order of delivery, which groups and priorities decide
     rear: bool = False  # the last ones, last first
 
 
@@ -592,7 +592,7 @@ class BindingListing(QueryParameters, kw_only=True):
 
 
 class Changed(ReplyBody, kw_only=True):
-    changed: bool  # False: it was so already
+    changed: bool  # False: nothing had to be changed
 
 
 # -- history ------------------------------------------------------------------------------------
@@ -818,7 +818,7 @@ class HealthView(ReplyBody, kw_only=True):
     detail: str
     disk_full: bool
     reasons: list[str]  # why it is degraded
-    hint: str | None  # hint
+    hint: str | None
 
 
 class DamageView(ReplyBody, kw_only=True):
@@ -890,7 +890,7 @@ class KeyView(ReplyBody, kw_only=True):
     user: str
     created: str
     expires: str | None
-    secret: str | UnsetType = UNSET  # only in the answer to its creation
+    secret: str | UnsetType = UNSET  # only in the reply to its creation
 
 
 class KeyList(ReplyBody, kw_only=True):
@@ -910,14 +910,14 @@ class TokenView(ReplyBody, kw_only=True):
     created: str
     expires: str | None
     rules: list[RuleView] | None
-    token: str | UnsetType = UNSET  # only in the answer to its creation
+    token: str | UnsetType = UNSET  # only in the reply to its creation
 
 
 class TokenList(ReplyBody, kw_only=True):
     tokens: list[TokenView]
 
 
-# -- batches that come in parts -----------------------------------------------------------------
+# -- staged batches ------------------------------------------------------------------------------
 
 
 class StagePart(ReplyBody, kw_only=True):
@@ -929,7 +929,7 @@ class StageCommit(RequestBody, kw_only=True):
     """Which parts count, in the order in which their rows are published."""
 
     parts: Annotated[list[Word], Meta(max_length=100_000)]
-    rows: Size | None = None  # how many they must have together
+    rows: Size | None = None  # required total of their rows
     queue: Name | None = None  # for rows that name none
     on_error: Literal["fail", "dlq"] = "fail"
     dlq: Name | None = None

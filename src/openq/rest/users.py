@@ -1,4 +1,4 @@
-"""Users, access keys and tokens. Secrets are shown once, in the answer to their creation.
+"""Users, access keys and tokens. Secrets are shown once, in the reply to their creation.
 
 The store writes its file in a thread: a change is answered when it is on disk.
 """

@@ -1,4 +1,4 @@
-"""Seconds, ISO-8601 and attributes on the outside; milliseconds and plain values inside."""
+"""Conversion of seconds, ISO-8601 and attributes of clients to milliseconds and plain values, and back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..model import FOREVER_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_LAST_S = 253_402_300_799  # the last second that has a name, in the year 9999
+_LAST_S = 253_402_300_799  # the last second with an ISO-8601 form, in the year 9999
 
 
 def iso(ms: int) -> str:
-    """`2023-04-03T10:30:00Z`; milliseconds only where there are some."""
+    """`2023-04-03T10:30:00Z`; milliseconds only if they are not zero."""
     seconds, rest = divmod(ms, 1000)
     return f"{_second(seconds)}.{rest:03d}Z" if rest else f"{_second(seconds)}Z"
 
@@ -63,7 +63,7 @@ def seconds(ms: int) -> int | float:
 
 
 def seconds_or_forever(ms: int) -> int | float | None:
-    """None, null in JSON, for a time that never ends."""
+    """None, null in JSON, for a duration without end."""
     return None if ms >= FOREVER_MS else seconds(ms)
 
 
@@ -87,7 +87,7 @@ _RESERVED = "openq."
 
 
 def to_json_value(value: Any) -> Any:
-    """Bytes may be anywhere in attributes; JSON has no word for them, so they get one of ours."""
+    """Bytes may be anywhere in attributes; JSON cannot represent them, so they get a type tag."""
     if isinstance(value, bytes):
         return {_BASE64: base64.b64encode(value).decode()}
     if isinstance(value, dict):

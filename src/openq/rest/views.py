@@ -75,7 +75,7 @@ def received(broker: Broker, deliveries: list[Delivery], format: Format) -> list
 
 
 def is_dead(entry: Entry, queue: str) -> bool:
-    """Whether it is a dead letter: it has not returned to the queue where it died."""
+    """Whether it is a dead letter: it has not returned to the queue where it was dead-lettered."""
     deaths = () if entry.options is None else entry.options.deaths
     return bool(deaths) and deaths[0][0] != queue
 

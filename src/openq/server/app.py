@@ -184,7 +184,7 @@ class Server:
         self._reclaimer.start(self.loop)
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
-        """As a client on this machine reaches it."""
+        """The address as a client on this machine reaches it."""
         port = listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         host = self.config.host.strip("[]")
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -373,7 +373,7 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
 
 
 def load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    """Connections that begin from now on are served with the certificate of `config`."""
+    """Serve new connections with the certificate of `config`."""
     assert config.tls_cert is not None
     try:
         # Without a password callback OpenSSL would prompt on the terminal and block the server.
@@ -383,7 +383,7 @@ def load_certificate(context: ssl.SSLContext, config: Config) -> None:
 
 
 def certificate_problem(cert: str, key: str | None, error: OSError) -> str:
-    """Why a certificate cannot be used, by the file that is at fault and without OpenSSL's own words."""
+    """Why a certificate cannot be used: names the file at fault, without OpenSSL's own wording."""
     for what, path in (("certificate", cert), ("key", key)):
         if path is not None and (reason := unreadable(path)) is not None:
             return f"cannot read the {what} {path}: {reason}"
@@ -436,7 +436,8 @@ def client_context(config: Config, context: ssl.SSLContext | None) -> ssl.SSLCon
 
 
 def raise_file_limit() -> None:
-    """Each connection is a file; the soft limit is often 1,024 where the hard one is much more."""
+    """Raise the limit of open files: each connection is a file, and the soft limit is often 1,024 where the
+    hard limit is much higher."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or soft < hard:
         wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
@@ -582,8 +583,8 @@ async def _serve(server: Server, out: TextIO, options: RunOptions) -> int:
         server.loop.add_signal_handler(number, stopping.set)
     server.loop.add_signal_handler(signal.SIGHUP, _reload, server, options.reload)
     await server.start()
-    # Objects of the start are permanent: the collector need not scan them. Connections leave no cycles
-    # behind, so it is called rarely; `Reclaimer` sees to those that there are all the same.
+    # Objects created at start are permanent: the collector need not scan them. Connections leave no cycles
+    # behind, so it is called rarely; `MemoryReclaimer` collects the remaining ones.
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
@@ -612,7 +613,7 @@ def _reload(server: Server, read: Callable[[], Config] | None) -> None:
 
 
 def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> Broker:
-    """The broker that the configuration speaks of."""
+    """Open the broker that the configuration names."""
     if config.store is None:
         return LocalBroker(
             config.path,
@@ -630,7 +631,7 @@ def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -
 
 
 def open_user_store(config: Config, broker: Broker) -> UserStore:
-    """Those of all servers that share the store, or those in the data directory."""
+    """The users shared by all servers of the store, or those in the data directory."""
     if broker.cluster is not None:
         return UserStore(place=SharedDocument(broker.cluster, "users", "the document of users in Redis"))
     return UserStore(None if config.path is None else os.path.join(config.path, "users.json"))
@@ -650,7 +651,7 @@ def run(
     as_json: bool = False,
     reload: Callable[[], Config] | None = None,
 ) -> int:
-    """Serve until SIGTERM or Ctrl-C. The exit code."""
+    """Serve until SIGTERM or Ctrl-C. Returns the exit code."""
     out = out or sys.stdout
     set_up_logging(config)
     # Until the loop takes it over: a SIGHUP during the start must not end the process.

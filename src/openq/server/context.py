@@ -1,4 +1,4 @@
-"""What all protocols of a server share: broker, loop, guard, thread pools and the wait for the disk.
+"""The state that all protocols of a server share: broker, loop, guard, thread pools, commit notifications.
 
 Calls to a remote store suspend the calling greenlet until the store answers; other requests run meanwhile. So
 everything that a protocol does on the loop starts with `enter`, which is a plain call for a local broker.

@@ -30,7 +30,7 @@ LINGER_S = 5.0  # for clients that are still sending a rejected request
 LINGER_BYTES = 64 << 20
 LARGE_BODY = 64 << 10  # only one of these is read ahead
 WRITE_HIGH = 512 << 10
-CHUNK_BYTES = 256 << 10  # of an answer that is written in one turn of the loop
+CHUNK_BYTES = 256 << 10  # of a reply that is written in one loop iteration
 # Minimum rate of a body, besides the timeout: a kilobyte does not need an hour.
 MIN_BYTES_PER_S = 10_000
 _TEXT = b"text/plain; charset=utf-8"
@@ -55,7 +55,7 @@ Handler = Callable[["HttpRequest"], None]
 
 
 class HttpRequest:
-    """One request, whole. The handler answers it exactly once, on the loop."""
+    """One complete request. The handler answers it exactly once, on the loop."""
 
     __slots__ = (
         "_connection",
@@ -81,17 +81,17 @@ class HttpRequest:
     ) -> None:
         self._connection = connection
         self.method = method
-        self.target = target  # as on the wire: signatures are over these bytes
-        self.fields = fields  # headers by their names in lower case; of several, the first
+        self.target = target  # as received: signatures cover these bytes
+        self.fields = fields  # headers by lower-case name; the first of several
         self.repeated = repeated
         self.body = body
         self.keep_alive = keep_alive
-        self.gone = False  # the client hung up; an answer goes nowhere
+        self.gone = False  # the client disconnected; a reply is not sent
         self.on_gone: Callable[[], None] | None = None
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """All of them; those of one name in their order."""
+        """All headers; those of one name in their order."""
         return [*self.fields.items(), *self.repeated]
 
     def header(self, name: bytes) -> bytes | None:
@@ -120,7 +120,7 @@ class HttpRequest:
 
     @property
     def unsent(self) -> int:
-        """Bytes of answers that its connection could not pass on yet."""
+        """Bytes of replies that its connection could not send yet."""
         return self._connection.unsent
 
     def later(self, work: Callable[..., None], *arguments: object) -> bool:
@@ -177,7 +177,7 @@ class HttpLimits:
 
 
 class Listener:
-    """Everything that the connections of one server share: the handler, limits, a coarse clock."""
+    """State shared by all connections of one server: the handler, limits, a coarse clock."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class HttpConnection(asyncio.Protocol):
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        # The request that is coming in.
+        # The request that is being received.
         self._target = b""
         self._fields: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
@@ -288,7 +288,7 @@ class HttpConnection(asyncio.Protocol):
         self._after_head = 0
         self._held = 0
         self._stalled = False
-        self._chunk = 0  # how much the transport gave last
+        self._chunk = 0  # size of the last chunk from the transport
         self._first = b""  # its bytes, if a request begins there
         self._cached_heads: dict[int, CachedHead] = {}  # by the length of the whole request
         self._cache_tries = 0
@@ -296,11 +296,11 @@ class HttpConnection(asyncio.Protocol):
         self._in_message = False
         self._deadline_for_head: bool | None = None  # the deadline is for: True the head, False the body
         self._upgrade_head = b""
-        # Those that are being handled.
+        # The requests that are being handled.
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
         self._queued = 0  # bytes of their bodies
-        # An answer of which only the first pieces are written.
+        # A reply of which only the first chunks are written.
         self._answer: memoryview | None = None
         self._written = 0
         self._is_closing_after = False
@@ -353,8 +353,8 @@ class HttpConnection(asyncio.Protocol):
             listener.admission.lingering -= 1
         self._closing = True
         self.deadline = 0.0
-        # The parser, the transport and this point at each other: half a request, or half an answer, must not
-        # wait for the collector.
+        # The parser, the transport and this object refer to each other: the buffers of a partial request or
+        # reply must not wait for the garbage collector.
         self._parser = _NO_PARSER
         self._transport = None
         self._forget()
@@ -486,7 +486,8 @@ class HttpConnection(asyncio.Protocol):
         self._head_size += len(data)
         if len(data) <= room:
             return data
-        # Only the head is to be short, and it may end in here: a large body follows many a small head.
+        # Only the head is limited, and it may end in this chunk: a small head is often followed by a large
+        # body.
         self._feed(data[:room])
         if self._in_head and self._head_size > MAX_HEAD_BYTES:
             self._refuse(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
@@ -547,7 +548,7 @@ class HttpConnection(asyncio.Protocol):
         self._head_size += len(name) + len(value) + 4
         if len(self._repeated) >= MAX_HEADERS or self._head_size > MAX_HEAD_BYTES:
             self._reject(431, f"more than {MAX_HEADERS} headers")
-        # Trailers are dropped: they must not change what the head said.
+        # Trailers are dropped: they must not change the head.
         if self._in_head:
             self._repeated.append((name, value))
 
@@ -599,8 +600,8 @@ class HttpConnection(asyncio.Protocol):
         if b"expect" in fields and (size or encoding is not None):
             if fields[b"expect"].lower() != b"100-continue":
                 self._reject(417, "the only expectation is 100-continue")
-            # Not while an earlier reply is pending: that comes first. Nor for a body that is
-            # too large: that is refused in a moment.
+            # Not while an earlier reply is pending: that is sent first. Nor for a body that is too large:
+            # that is refused in a moment.
             is_free = self._current is None and self._answer is None
             if is_free and version == "1.1" and size <= self._listener.limits.request_bytes:
                 assert self._transport is not None
@@ -621,7 +622,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._upgrade_head:
-            return  # begins anew, without the offer
+            return  # starts again, without the offer
         self._in_message = False
         self._deadline_for_head = None
         if self._held:
@@ -761,7 +762,7 @@ class HttpConnection(asyncio.Protocol):
             self._pump()
 
     def _write_more(self) -> None:
-        """Write one chunk of a large reply per tick of the loop, and no more than the client reads."""
+        """Write one chunk of a large reply per loop iteration, and no more than the client reads."""
         answer, transport = self._answer, self._transport
         if answer is None or transport is None or self._paused:
             return  # `resume_writing` continues
@@ -800,7 +801,7 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self.deadline = self._listener.now + self._listener.limits.idle_s
 
-    # -- the end
+    # -- closing
 
     def _refuse(self, status: int, text: str, headers: bytes = b"", *, linger: bool = False) -> None:
         """Answer an invalid request and close: the rest of the stream cannot be parsed."""
@@ -856,7 +857,7 @@ def host_of(request: HttpRequest) -> str:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is a wheel of it: nearly twice the requests per second."""
+    """uvloop where a wheel is available: nearly twice the requests per second."""
     try:
         import uvloop
     except ImportError:

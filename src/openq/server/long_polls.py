@@ -17,7 +17,7 @@ from .http import HttpRequest
 
 Then = Callable[[list[Delivery], OpenQError | None], None]
 
-UNCHECKED_COUNT = 10  # up to so many messages are received without an estimate of their size
+UNCHECKED_COUNT = 10  # maximum number of messages received without an estimate of their size
 
 
 def count_fitting(entries: Sequence[Entry], max_bytes: int) -> int:
@@ -31,7 +31,7 @@ def count_fitting(entries: Sequence[Entry], max_bytes: int) -> int:
 
 
 def estimate_fitting(broker: Broker, queue: str, limit: int, max_bytes: int) -> int:
-    """The same before they are received, estimated by the mean size of the waiting messages."""
+    """Like `count_fitting`, before they are received: estimated by the mean size of the waiting messages."""
     if limit <= UNCHECKED_COUNT:
         return limit
     count, size = broker.waiting(queue)
@@ -54,7 +54,7 @@ def receive(
     """Receive as soon as there are messages; nothing after `wait_s`. `queue` is the qualified name.
 
     `then` is called once, on the loop, with deliveries to send. Their bodies have at most `max_bytes`
-    together, unless it is one message; no others are leased. Raises what the broker raises.
+    together, unless it is one message; no others are leased. Raises the errors of the broker.
     """
     broker = context.broker
     if broker.waits:

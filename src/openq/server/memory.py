@@ -17,11 +17,11 @@ from typing import Any
 
 TICK_S = 5.0
 BUSY_S = 60.0  # under load: how often the young generations are collected and memory is trimmed
-FULL_S = 3600.0  # under load: how often all of them are
+FULL_S = 3600.0  # under load: how often all generations are collected
 SHARE = 1000  # work of one millisecond is done at most once a second
 ARENAS = 2
 MMAP_BYTES = 512 << 10
-# Of glibc's `mallopt`.
+# Parameters of glibc's `mallopt`.
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
@@ -51,7 +51,7 @@ def limit_arenas() -> bool:
 
 
 class MemoryReclaimer:
-    """`activity` returns something that changes whenever clients do something."""
+    """`activity` returns a value that changes with every activity of a client."""
 
     def __init__(
         self,

@@ -71,16 +71,16 @@ class HttpRouter:
         try:
             text = urlsplit("//" + host.decode("ascii")).hostname or "" if host else "localhost"
         except ValueError:
-            return False  # no name at all
-        # With users every request is authenticated. Without, only the host name distinguishes a page that had
-        # its own name point here (DNS rebinding) from a program on this machine.
+            return False  # not a host name
+        # With users every request is authenticated. Without, only the host name distinguishes a web page
+        # whose own name resolves to this server (DNS rebinding) from a program on this machine.
         known = not self._context.guard.is_open or _is_local_name(text, self._context.config.hosts)
         if known and len(self._accepted_hosts) < _MAX_CACHED_HOSTS and len(host) <= _MAX_HOST_BYTES:
             self._accepted_hosts.add(host)
         return known
 
     def forget_hosts(self) -> None:
-        """To be called when open access begins or ends."""
+        """Called when open access begins or ends."""
         self._accepted_hosts.clear()
 
 

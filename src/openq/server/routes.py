@@ -1,7 +1,7 @@
 """Routes of an HTTP API, registered beside their handlers.
 
-An API has one `RouteTable`. Its own `route` decorator makes a route (any value with a method and a path) of
-what it is given and of the function below it, and adds it to the table:
+An API has one `RouteTable`. Its own `route` decorator builds a route (any value with a method and a path)
+from its arguments and the decorated function, and adds it to the table:
 
     ROUTES: RouteTable[Route] = RouteTable()
 
@@ -15,9 +15,9 @@ what it is given and of the function below it, and adds it to the table:
     @route("POST", "queues/{queue}/receive", permission="receive")
     def receive(call: Call) -> None: ...
 
-A path is relative to the prefix of the API. `{name}` stands for one segment; where a literal segment matches
-too, the literal one wins. `find` returns the route and the segments that its names stand for, as they came:
-the caller decodes them. The table is complete once the modules of the handlers are imported.
+A path is relative to the prefix of the API. `{name}` matches one segment; a literal segment that matches too
+takes precedence. `find` returns the route and the segments of its names, as received: the caller decodes
+them. The table is complete once the modules of the handlers are imported.
 """
 
 from __future__ import annotations

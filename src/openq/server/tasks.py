@@ -56,7 +56,7 @@ class Task:
         return not self.cancelling.is_set()
 
     def cancel(self) -> bool:
-        """False if it was over already."""
+        """False if the task has already ended."""
         if self.state != RUNNING:
             return False
         self.cancelling.set()

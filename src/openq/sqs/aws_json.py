@@ -19,7 +19,7 @@ TARGET_PREFIX = b"AmazonSQS."
 DECODERS: dict[str, msgspec.json.Decoder[SqsRequest]] = {
     action: msgspec.json.Decoder(request) for action, request in REQUESTS.items()
 }
-# What a decoder raises on an invalid body; see `failure`.
+# The exceptions of a decoder for an invalid body; see `failure`.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _encode = msgspec.json.Encoder().encode
@@ -90,7 +90,7 @@ def failure(action: str, error: Exception) -> SqsError:
 
 
 def _missing(action: str, path: str) -> SqsError:
-    """`.MessageBody`, or `.Entries[0].MessageBody` which SQS calls by its name in a Query."""
+    """`.MessageBody`, or `.Entries[0].MessageBody`, for which SQS uses its name in a Query."""
     found = _MEMBER.match(path)
     index, member = found.groups() if found else (None, path)
     if index is not None:

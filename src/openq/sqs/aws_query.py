@@ -23,7 +23,7 @@ CONTENT_TYPE = b"text/xml"
 VERSION = "2012-11-05"
 NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
 
-# Ten entries with ten attributes of three parameters each, and plenty of room for a queue without limits.
+# Ten entries with ten attributes of three parameters each, with a wide margin for queues without limits.
 MAX_PARAMETERS = 20_000
 
 # Element names of the items of a list or map. A list of classes uses the name of the class.
@@ -123,7 +123,7 @@ Pairs = list[tuple[str, str]]
 
 
 def parameters_of(query: str, body: bytes) -> dict[str, str]:
-    """The parameters of a request: those of the URL, and those of the form, which count more."""
+    """The parameters of a request: those of the URL and those of the form; the form takes precedence."""
     try:
         return dict(_pairs(query) + _pairs(body.decode()))
     except ValueError as error:
@@ -149,7 +149,7 @@ def action_of(parameters: Mapping[str, str]) -> str:
 
 
 def decode(query: str, body: bytes, path: str = "/") -> tuple[str, SqsRequest]:
-    """The action and its request. `path`: for clients that name the queue only in the address they call."""
+    """The action and its request. `path`: for clients that name the queue only in the URL that they call."""
     parameters = parameters_of(query, body)
     action = action_of(parameters)
     if action in _NOT_OF_A_QUEUE and _QUEUE_PATH.search(path):
@@ -189,7 +189,7 @@ Given = Mapping[str, str]
 
 def _text(field: Field, parameters: Given, dotted: Pairs, prefix: str) -> str | None:
     value = parameters.get(field.wire)
-    # Inside a batch an empty value is for the action to judge: it fails one entry, not all of them.
+    # Inside a batch the action judges an empty value: it fails one entry, not all of them.
     return None if value == "" and field.required and not prefix else value
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger("openq.sqs")
 
 
 class SqsQueue:
-    """A queue as SQS sees it; made anew when the queue or its settings change."""
+    """A queue as SQS sees it; rebuilt when the queue or its settings change."""
 
     __slots__ = (
         "account",
@@ -147,7 +147,7 @@ class QueueResolver:
         try:
             parts = [unquote(part) for part in urlsplit(url).path.split("/") if part]
         except ValueError:
-            parts = []  # brackets that belong to no address
+            parts = []  # brackets that are not part of an address
         if not parts:
             raise errors.queue_does_not_exist()
         *where, name = parts
@@ -191,7 +191,7 @@ class QueueResolver:
         return True
 
     def find(self, queue_key: str) -> SqsQueue:
-        """The queue; raises QueueDoesNotExist. It is made anew when the queue or its settings changed."""
+        """The queue; raises QueueDoesNotExist. It is rebuilt when the queue or its settings changed."""
         try:
             known = self._context.broker.get_queue(queue_key)
         except QueueNotFound:

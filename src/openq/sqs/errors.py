@@ -263,7 +263,7 @@ def message_too_long(limit: int) -> SqsError:
 
 
 def batch_message_too_long(limit: int) -> SqsError:
-    """The same for one entry of a batch, for which AWS has other words."""
+    """The same for one entry of a batch, for which AWS has another text."""
     return invalid_parameter_value(
         f"One or more parameters cannot be validated. Reason: Message must be shorter than {limit} bytes."
     )
@@ -275,12 +275,12 @@ def missing_parameter(parameter: str) -> SqsError:
 
 
 def missing_group_in_batch() -> SqsError:
-    """The sentence of a missing parameter with the code of an invalid one: so AWS answers a batch."""
+    """The text of a missing parameter with the code of an invalid one, as AWS answers for a batch."""
     return invalid_parameter_value(missing_parameter("MessageGroupId").message)
 
 
 def missing_queue_name() -> SqsError:
-    """The one parameter whose absence SQS calls an invalid value."""
+    """The one parameter whose absence SQS reports as an invalid value."""
     return invalid_parameter_value(
         "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
     )
@@ -403,7 +403,7 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
         case InvalidSetting():
             return invalid_parameter_value(public_text(error))
         case OutOfRoom() | DirectoryInUse() | Closed() | StoreError():
-            # Clients wait and try again after a 503, which is right: it may pass.
+            # Clients wait and retry after a 503, which is right: the error may be transient.
             return service_unavailable(public_text(error))
         case QueueInUse() | ExchangeInUse() | NotOnThisStore():
             return unsupported_operation(public_text(error))

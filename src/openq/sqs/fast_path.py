@@ -27,8 +27,8 @@ from .errors import SqsError
 from .message_attributes import TRACE_FIELD, is_valid_batch_id, md5
 from .messages import MAX_ANSWER_BYTES, text_of
 
-# Plain characters need no escaping in JSON, and AWS allows them all. This table marks the
-# others; a set of bytes to delete would be built anew for each message.
+# Plain characters need no escaping in JSON, and AWS allows them all. This table marks the others; a set of
+# bytes to delete would be rebuilt for each message.
 _SPECIAL_BYTES = bytes(1 if 0x20 <= char < 0x7F and chr(char) not in '"\\' else 0 for char in range(256))
 _encode = msgspec.json.encode
 
@@ -209,7 +209,7 @@ class FastPath:
         if receipts is None or len(set(ids)) != len(ids) or not all(map(is_valid_batch_id, ids)):
             return False
         if any(self._broker.ack(queue.queue_key, receipts)):
-            return False  # one is late: `messages.py` deletes again, which does no harm, and reports it
+            return False  # one is late: `messages.py` repeats the delete, which is harmless, and reports it
         shown = '"},{"Id":"'.join(ids)
         self._answer_after_commit(request, f'{{"Successful":[{{"Id":"{shown}"}}]}}'.encode())
         return True

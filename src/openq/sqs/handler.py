@@ -45,7 +45,7 @@ Action = Callable[[SqsCall, Any, "messages.ReplyCallback"], None]
 
 
 class WireFormat(Protocol):
-    """One of the two formats, as far as answers are concerned."""
+    """One of the two wire formats, for replies."""
 
     def answer(self, request: HttpRequest, action: str, reply: sqs.SqsReply | None) -> None: ...
     def fail(self, request: HttpRequest, error: SqsError) -> None: ...

@@ -527,9 +527,8 @@ def change_one(call: SqsCall, queue: SqsQueue, handle: str, seconds: int) -> Non
     broker = call.context.broker
     lent = broker.inspect.lease(queue.queue_key, seq)
     if lent is not None and lent.number > number and not queue.fifo:
-        # AWS lets an older receipt change the lease of the consumer that has the message now, and clients
-        # rely on making it longer. It is never shortened here: a receipt must not take a message from its
-        # holder.
+        # AWS lets an older receipt change the lease of the current consumer, and clients rely on extending
+        # it. It is never shortened here: a receipt must not take a message from its current consumer.
         if lent.until_ms and call.now_ms + seconds * 1000 <= lent.until_ms:
             return
         number = lent.number

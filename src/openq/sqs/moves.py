@@ -31,7 +31,7 @@ _STATUS = {DONE: "COMPLETED", FAILED: "FAILED", CANCELLED: "CANCELLED"}
 
 
 class MoveFailed(OpenQError):
-    """Why a move stopped, in AWS's own word."""
+    """Why a move stopped, as AWS's error code."""
 
     code = "move_failed"
 

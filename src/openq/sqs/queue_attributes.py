@@ -31,7 +31,7 @@ _REDRIVE = PREFIX + "RedrivePolicy"
 _REDRIVE_ALLOW = PREFIX + "RedriveAllowPolicy"
 _SIZE = PREFIX + "MaximumMessageSize"
 _WAIT = PREFIX + "ReceiveMessageWaitTimeSeconds"
-_SCOPE = PREFIX + "DeduplicationScope"  # where it was changed
+_SCOPE = PREFIX + "DeduplicationScope"  # if it was changed
 _THROUGHPUT = PREFIX + "FifoThroughputLimit"
 _KMS_KEY = PREFIX + "KmsMasterKeyId"
 _KMS_REUSE = PREFIX + "KmsDataKeyReusePeriodSeconds"
@@ -203,7 +203,7 @@ def _json_map(text: str) -> dict[str, Any] | None:
 
 
 def _receive_count(value: object) -> int | None:
-    """A number, or a number as text: AWS takes both."""
+    """A number, or a number as text: AWS accepts both."""
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -270,7 +270,7 @@ def add_permission(call: SqsCall, request: sqs.AddPermission) -> None:
         text = policy.add_permission(queue.policy, request.label, accounts, actions, queue.arn)
     except policy.LabelExists:
         raise errors.invalid_value(request.label, "Label", "Already exists.") from None
-    except InvalidAccessPolicy:  # full
+    except InvalidAccessPolicy:  # the policy is full
         maximum = queue.limits.max_statements
         raise queue_attributes.too_many_statements(maximum + 1, queue.limits) from None
     _set_policy(call, queue, text)

@@ -1,12 +1,12 @@
-"""Recently deleted and purged queues: SQS has rules that hold for a minute."""
+"""Recently deleted and purged queues: some rules of SQS apply for a minute."""
 
 from __future__ import annotations
 
 
 class RecentQueues:
-    """Times at which queues were deleted or purged: AWS makes clients wait before they repeat it.
+    """Times at which queues were deleted or purged: AWS makes clients wait before they repeat either.
 
-    In memory only: after a restart nobody has to wait.
+    In memory only: after a restart no client has to wait.
     """
 
     def __init__(self) -> None:

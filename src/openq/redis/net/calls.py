@@ -1,7 +1,7 @@
-"""Every verb's way to Redis: to the right server, by the right connection, again if that is safe.
+"""Calls to Redis: to the right server, over the right connection, repeated if that is safe.
 
-A call is never repeated blindly: what was sent and got no answer may have been done. It is repeated when it
-was not sent, when the server said that it did nothing, or when its caller says that twice does no harm.
+A call is never repeated blindly: a call that was sent and got no reply may have been executed. It is repeated
+if it was not sent, if the server replied that it did nothing, or if the caller declares it idempotent.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ASKING = pack(("ASKING",))
 
 
 def _record_mark(marks: dict[Connection, WriteMark], connection: Connection, mark: WriteMark) -> None:
-    """The last write covers those before it, but only on its own connection: what an earlier one took with
-    it must not be forgotten."""
+    """The last write covers the writes before it, but only on its own connection: marks of an earlier
+    connection must not be dropped."""
     before = marks.get(connection)
     if (
         before is None
@@ -47,10 +47,10 @@ class _ThreadMarks(threading.local):
 
 
 class Calls:
-    """Waits for the answer: a thread blocks; code run by `bridge` on the loop is suspended meanwhile.
+    """Waits for the reply: a thread blocks; code in a greenlet on the loop is suspended meanwhile.
 
-    Threads share a connection, and so do all who run on the loop: a command that blocks in Redis
-    would delay all callers and does not belong here.
+    All threads share a connection, and so does all code on the loop. A command that blocks in Redis would
+    delay all callers and must not be sent here.
     """
 
     def __init__(self, address: Address, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -69,8 +69,8 @@ class Calls:
         is_confirmed: bool = True,
         timeout_s: float | None = None,
     ) -> Any:
-        """One command, sent to the node of `key`. `idempotent`: may be repeated when no answer came.
-        `is_confirmed`: `durable` is about this one too, if it writes.
+        """Send one command to the node of `key`. `idempotent`: may be repeated if no reply came.
+        `is_confirmed`: `wait_for_copies` covers this command too, if it writes.
 
         `timeout_s` is how long to wait for an unreachable Redis; default: `reconnect` of the address.
         """
@@ -83,7 +83,7 @@ class Calls:
         return reply
 
     def many(self, commands: Sequence[tuple[bytes, Arguments]], *, idempotent: bool = False) -> list[Any]:
-        """All at once, those of one key in order; an error is an item, not raised."""
+        """Send all commands at once, those of one key in order; an error is an item, not raised."""
         replies: list[Any] = [None] * len(commands)
         packed = [pack(command) for _, command in commands]
         writes = self._counts_writes and any(command[0] not in READ_COMMANDS for _, command in commands)
@@ -107,7 +107,8 @@ class Calls:
         return replies
 
     def wait_for_copies(self) -> None:
-        """Return when what this caller wrote has its copies; without writes of its own, what all wrote."""
+        """Return when the writes of this caller have their copies; without writes of its own, those of all
+        callers."""
         if not self._counts_writes:
             return
         task = self._current_task()
@@ -136,9 +137,9 @@ class Calls:
 
     @contextmanager
     def separate_writes(self, *, forget: bool = False) -> Iterator[None]:
-        """Within it `durable` is about what was written within it, and may fail and be asked again: what its
-        caller wrote before, and still has to ask for, is not touched. Who `forgets` has asked for all that
-        matters: the rest is not the next one's to wait for."""
+        """Within this block `wait_for_copies` covers only the writes of the block, and may fail and be
+        repeated. Earlier writes of the caller, which it still has to confirm, are not affected. With `forget`
+        the caller has confirmed all writes that matter: later confirmations do not wait for the others."""
         marks = self._marks(self._current_task())
         before = marks.copy()
         marks.clear()
@@ -167,7 +168,7 @@ class Calls:
             callback(None)
 
     def any_host(self) -> Host | None:
-        """Of one of the servers, for who connects by itself."""
+        """The host of one of the servers, for callers that open their own connection."""
         nodes = self._nodes.all()
         return random.choice(nodes).host if nodes else None
 
@@ -197,7 +198,7 @@ class Calls:
             assert connection is not None
             reply = greenlets.wait_for_reply(task, connection.send, data)
             if writes and not isinstance(reply, StoreUnavailable):
-                # Woken by the very connection that answered: it is still the same.
+                # The task was woken by the connection that replied: it is still the same.
                 _record_mark(task.marks, connection, connection.copies.mark())
             return reply
         try:
@@ -211,7 +212,7 @@ class Calls:
     def _send_shares_on_thread(
         self, shares: dict[Node, list[int]], packed: list[bytes], replies: list[Any], writes: bool
     ) -> None:
-        """To all nodes before the first answer is read."""
+        """Send to all nodes before the first reply is read."""
         begun: list[tuple[ThreadConnection, PendingCommands, list[int]]] = []
         try:
             for node, places in shares.items():
@@ -279,7 +280,7 @@ class Calls:
         give_up_s = time.monotonic() + (self.address.reconnect_s if timeout_s is None else timeout_s)
         pause_s = Backoff.MIN_S
         redirections = 0
-        was_sent = False  # by any of the tries: then it may have been done, whatever the last one says
+        was_sent = False  # by any attempt: then it may have been executed, whatever the last attempt returns
         while True:
             was_sent = was_sent or (isinstance(error, StoreUnavailable) and error.sent)
             reply: Any
@@ -353,7 +354,7 @@ class Calls:
     def _unconfirmed_marks(
         self, task: greenlets.GreenletTask | None, on_loop: bool = False
     ) -> dict[Connection, WriteMark]:
-        """The connections that must be asked, and for what; raises if it is too late to ask."""
+        """The connections and marks to be confirmed; raises if it is too late to confirm them."""
         now_s = time.monotonic()
         own = self._marks(task)
         if own and not (on_loop and task is None):

@@ -1,8 +1,8 @@
 """One connection to one Redis, shared by all threads of a process.
 
-Threads that call at the same time share round trips: the first one leads, sends everything that is queued and
-reads all replies; callers that come meanwhile wait, and one of them leads next. So n threads cost few system
-calls, and the connection needs no thread of its own.
+Threads that call at the same time share round trips. The first one leads: it sends everything that is queued
+and reads all replies. Callers that arrive meanwhile wait, and one of them leads next. So n threads cost few
+system calls, and the connection needs no thread of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from openq.redis.net.resp import INCOMPLETE, handshake, new_reader, pack
 from openq.redis.net.url import Address, Host
 
 CONNECT_S = 2.0
-# After so long without an answer a server may have been replaced: `on_stall` asks other servers.
+# After this time without a reply a server may have been replaced: `on_stall` queries other servers.
 STALL_S = 1.0
 RECEIVE_BYTES = 64 * 1024
 
@@ -35,7 +35,7 @@ _CONNECTIONS: weakref.WeakSet[ThreadConnection] = weakref.WeakSet()
 
 
 class Backoff:
-    """How long to leave a server alone that could not be reached: longer each time, never in step."""
+    """The delay before an unreachable server is tried again: longer each time, with jitter."""
 
     MIN_S = 0.02
     MAX_S = 0.5
@@ -86,7 +86,7 @@ class ThreadConnection:
         floor: ReplicaFloor | None = None,
         on_stall: Callable[[], None] | None = None,
     ) -> None:
-        """`on_stall` is called, and may block, while an answer is late: it closes this connection if another
+        """`on_stall` is called, and may block, while a reply is late: it closes this connection if another
         server has replaced this one."""
         self.address = address
         self.host = host
@@ -109,7 +109,8 @@ class ThreadConnection:
         self._lost_reason = ""
 
     def after_fork(self) -> None:
-        """In the child: the socket belongs to the parent, and the lock to a thread that is not here."""
+        """In the child: the socket belongs to the parent, and the lock to a thread that does not exist
+        here."""
         inherited = self._socket
         self._reset()
         if inherited is not None:
@@ -139,7 +140,7 @@ class ThreadConnection:
             raise
 
     def finish(self, pending: PendingCommands) -> PendingCommands:
-        """Wait for the replies, and lead if it comes to that."""
+        """Wait for the replies; lead if no other caller does."""
         try:
             if pending.wakeup is None:
                 self._receive()
@@ -162,7 +163,7 @@ class ThreadConnection:
             if pending in self._queued:
                 self._queued.remove(pending)
         if leader is not pending:
-            # It may have been stopped between naming the next leader and waking him.
+            # The caller may have been interrupted between naming the next leader and waking it.
             self._release(leader)
             return
         if self._batch:
@@ -188,7 +189,7 @@ class ThreadConnection:
             connection = self._ready_socket()
             data = [pending.data for pending in self._batch]
             if any(pending.confirms for pending in self._batch):
-                # One question for all who want to know.
+                # One request for all callers that wait for a confirmation.
                 self._question = self.copies.confirm_request(time.monotonic())
                 data.append(self._question.data)
             sent = True
@@ -211,7 +212,7 @@ class ThreadConnection:
             except OSError as lost:
                 self._fail(describe_error(lost), True)
             except BaseException:
-                # Only the main thread is interrupted, and only it should see that.
+                # Only the main thread is interrupted, and only it gets the exception.
                 self._fail("interrupted", True)
                 raise
             self._wake()
@@ -239,7 +240,7 @@ class ThreadConnection:
 
     def _wake(self) -> None:
         self._question = None
-        # In this order: callers in the batch when a signal interrupts us are woken by `abandon`.
+        # In this order: `abandon` wakes callers in the batch when a signal interrupts this thread.
         while self._batch:
             pending = self._batch[-1]
             if pending is not self._leader:
@@ -282,7 +283,7 @@ class ThreadConnection:
                 pending.mark = self.copies.mark()
 
     def _wait_longer(self, connection: socket.socket) -> bytes:
-        """After the first time-out, up to the one of the address."""
+        """After the first timeout, wait up to the timeout of the address."""
         end_s = time.monotonic() + self.address.timeout_s - STALL_S
         while self._on_stall is not None and time.monotonic() < end_s:
             self._on_stall()
@@ -297,8 +298,8 @@ class ThreadConnection:
             raise ConnectionError("closed")
         connection = self._socket
         if connection is not None:
-            # Redis says nothing unasked: what is readable is the end, and a call sent into it would have
-            # an unknown outcome for nothing.
+            # Redis sends nothing unrequested: readable data means the end of the connection, and a call sent
+            # now would needlessly have an unknown outcome.
             if not self._closed_poll.poll(0):
                 return connection
             self._drop("the server closed the connection")
@@ -341,7 +342,7 @@ class ThreadConnection:
 def open_socket(
     address: Address, host: Host | None, context: ssl.SSLContext | None, wait_s: float | None = None
 ) -> socket.socket:
-    """A connected socket that gives up waiting after the time-out of the address, or after `wait_s`."""
+    """A connected socket whose operations time out after the timeout of the address, or after `wait_s`."""
     connect_s = min(CONNECT_S, address.timeout_s)
     wait_s = address.timeout_s if wait_s is None else min(wait_s, address.timeout_s)
     if address.path is not None:
@@ -362,7 +363,7 @@ def open_socket(
             assert host is not None
             connection = context.wrap_socket(connection, server_hostname=host[0])
         if context is None and sys.platform == "linux":
-            # The kernel keeps the time: Python's own time-outs cost a poll() before each send and receive.
+            # The kernel keeps the timeout: Python's own timeouts cost a poll() before each send and receive.
             connection.settimeout(None)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(wait_s))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(address.timeout_s))

@@ -1,8 +1,8 @@
-"""How many copies a write has, and how a connection asks for them. Pure.
+"""How many copies a write has, and how a connection confirms them. Pure.
 
-`WAIT` answers for the writes of its own connection only. So each connection counts what was written through
-it; a confirmation covers what was counted when it was asked for, and a new connection knows nothing of what
-its predecessor wrote.
+`WAIT` covers the writes of its own connection only. So each connection counts the writes sent through it. A
+confirmation covers the writes counted when it was requested, and a new connection does not cover the writes
+of its predecessor.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from openq.redis.net.resp import pack
 from openq.redis.net.url import Address
 
 REFRESH_S = 10.0
-# Where nobody takes a master's place, a replica that is gone is waited for so long before answers do without
-# it. Behind sentinels a connection never lowers what it waits for: a master that was cut off must not take
-# its replicas for gone while another one takes its place. In a cluster the nodes agree on who has failed.
+# Without automatic failover, a missing replica is waited for this long before answers do without it. Behind
+# sentinels a connection never lowers the number that it waits for: a master that was cut off must not take
+# its replicas for gone while another server takes its place. In a cluster the nodes agree on which of them
+# failed.
 LOWER_AFTER_S = 20.0
 _MAX_REMEMBERED = 16
 _CONNECTION_LOST = "the connection was lost before the copies were confirmed"
@@ -33,7 +34,7 @@ READ_COMMANDS: frozenset[bytes | str | int] = frozenset(
 
 
 class WriteMark(NamedTuple):
-    """A point in what was written through a link: its connection, and how many writes it had then."""
+    """A point in the writes of a link: its connection, and how many writes it had then."""
 
     connection_number: int
     written: int
@@ -51,8 +52,8 @@ class ConfirmRequest(NamedTuple):
 class ReplicaFloor:
     """How many replicas there were lately, under any master.
 
-    A master that was frozen, or cut off, while another one took its place does not know that yet when it
-    answers again, and sees no replicas: it must not be believed that there are none.
+    A master that was frozen or cut off during a failover does not know of it when it answers again, and sees
+    no replicas. Its count of zero must not be trusted.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class ReplicaFloor:
         self._seen_s = float("-inf")
 
     def without_one(self) -> ReplicaFloor:
-        """After one of the replicas was made master: the former master is not among them yet."""
+        """After a replica was promoted to master: the former master is not yet among the replicas."""
         floor = ReplicaFloor()
         floor.replicas = max(self.replicas - 1, 0)
         floor._seen_s = self._seen_s
@@ -74,7 +75,7 @@ class ReplicaFloor:
 
 
 class Copies:
-    """What one link knows of the copies of its writes."""
+    """The state of the copies of the writes of one link."""
 
     def __init__(self, address: Address, floor: ReplicaFloor | None = None) -> None:
         self.wanted = address.profile == "safe"
@@ -90,7 +91,7 @@ class Copies:
         self._refreshed_s = float("-inf")
         self._is_cluster = address.kind == "cluster"
         self._may_lower = address.kind != "sentinel"
-        # Where a replica may be made master any time, the first one is not left unnoticed for a moment.
+        # Where a replica may be promoted at any time, the first replica must be noticed at once.
         self._first_replica_s = REFRESH_S if address.kind == "single" else 0.0
         self._floor = floor or ReplicaFloor()
         self._confirmed_before: dict[int, int] = {}
@@ -112,7 +113,7 @@ class Copies:
         self.parse_info(replies, now_s)
 
     def parse_info(self, replies: list[Any], now_s: float) -> None:
-        """A look that is forbidden tells nothing and changes nothing."""
+        """A forbidden command gives no information and changes nothing."""
         if not replies or not isinstance(replies[0], bytes):
             return
         facts = dict(line.split(b":", 1) for line in replies[0].splitlines() if b":" in line)
@@ -124,7 +125,7 @@ class Copies:
             ]
             online = sum(states)
             if self._is_cluster:
-                # One that is still given its first copy would hold up all writes for as long.
+                # A replica that is still in its initial sync would delay all writes until it is done.
                 self.replicas = max(online, _count_live_replicas(replies[1]) - (len(states) - online))
             else:
                 lately = self._floor.observe(online, now_s)
@@ -138,7 +139,8 @@ class Copies:
         return WriteMark(self.connection_number, self.written)
 
     def is_safe(self, mark: WriteMark, now_s: float) -> bool:
-        """Whether no confirmation is needed. Raises if none is possible: its connection is gone."""
+        """Whether no confirmation is needed. Raises if none is possible, because the connection of the writes
+        is lost."""
         if self.is_confirmed(mark):
             return True
         if mark.connection_number == self.connection_number:
@@ -146,7 +148,7 @@ class Copies:
         raise NotReplicated(_CONNECTION_LOST)
 
     def require(self, mark: WriteMark) -> None:
-        """After the answer: it may have come over a newer connection than that of the writes."""
+        """Checked after the reply: it may have come over a newer connection than that of the writes."""
         if not self.is_confirmed(mark):
             raise NotReplicated(_CONNECTION_LOST)
 
@@ -160,18 +162,18 @@ class Copies:
 
     @property
     def has_open_writes(self) -> bool:
-        """Some may yet be confirmed."""
+        """Whether some writes may still be confirmed."""
         return self.written > max(self.confirmed, self._abandoned)
 
     def now(self) -> WriteMark:
         return WriteMark(self.connection_number, self.written)
 
     def confirm_request(self, now_s: float) -> ConfirmRequest:
-        """What asks for the copies of everything that has been answered by now.
+        """The request that confirms the copies of all writes answered so far.
 
-        The master's append-only file and the memory of the replicas: a replica without such a file would
-        never answer WAITAOF. With `appendfsync everysec` the file's part is the server's word and no more:
-        Valkey 9.1.2 was seen (strace) to give it five times in half a second with one fdatasync.
+        It covers the master's append-only file and the memory of the replicas: a replica without such a file
+        would never answer WAITAOF. With `appendfsync everysec` the confirmation of the file is not reliable:
+        Valkey 9.1.2 was observed (strace) to give it five times in half a second with one fdatasync.
         """
         commands: list[tuple[str | int, ...]] = []
         if self.replicas:
@@ -188,14 +190,14 @@ class Copies:
     def check_replies(
         self, question: ConfirmRequest, replies: list[Any]
     ) -> NotReplicated | Literal["ask again"] | None:
-        """What the replies say of all that was written up to the question."""
+        """Apply the replies to all writes before the request."""
         if question.refreshes_info:
             seen = len(self.info_commands())
             self.parse_info(replies[-seen:], self._refreshed_s)
             replies = replies[:-seen]
         refused = _first_failure(replies, question.replicas)
         if refused is None and not self._is_master:
-            # It has no replicas, and what was written to it is about to be thrown away.
+            # It has no replicas, and the data written to it is about to be discarded.
             refused = NotReplicated("another server is master now")
             self._abandoned = question.mark.written
         if refused is not None:
@@ -221,10 +223,11 @@ def _first_failure(replies: list[Any], replicas: int) -> NotReplicated | None:
 
 
 def _count_live_replicas(nodes: Any) -> int:
-    """How many replicas of its own a node of a cluster knows, and has not been told of that they failed.
+    """The number of a cluster node's own replicas that are not reported as failed.
 
-    That takes most masters: a master that another one replaced while it was frozen or cut off cannot have
-    heard it. Until it learns of the other it has its replicas on this list, connected or not.
+    Marking a replica as failed takes a majority of masters: a master that was replaced while it was frozen or
+    cut off cannot have received that. Until it learns of the new master it has its replicas on this list,
+    connected or not.
     """
     if not isinstance(nodes, bytes):
         return 0

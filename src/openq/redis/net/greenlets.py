@@ -1,8 +1,8 @@
 """Greenlets: code that looks synchronous, runs on an event loop and may wait for Redis.
 
-The broker's verbs are plain functions, for threads and for loops. On a loop they run in a greenlet: where a
-thread would block, the greenlet is suspended, the loop goes on, and a callback wakes it. Code that never
-waits costs one switch in and one out: no task, no turn of the loop.
+The broker's methods are plain functions, for threads and for loops. On a loop they run in a greenlet: where a
+thread would block, the greenlet is suspended, the loop continues, and a callback wakes the greenlet. Code
+that never waits costs one switch in and one out: no task, no loop iteration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _IdleTasks(threading.local):
         self.tasks: list[GreenletTask] = []
 
 
-# A new greenlet costs 14 us since Python 3.11 (a stack of its own), a used one 1: measured.
+# A new greenlet costs 14 us since Python 3.11 (a stack of its own), a reused one 1: measured.
 _idle = _IdleTasks()
 _MAX_IDLE = 1000
 
@@ -48,7 +48,7 @@ class GreenletTask(greenlet):  # type: ignore[misc]
     def start(self, work: Callable[..., Any], args: tuple[Any, ...], done: DoneCallback | None) -> None:
         self.loop = asyncio.get_running_loop()
         self.marks = {}
-        # What the work sets stays its own, as in a task; what it reads is what its starter saw.
+        # As in a task, context variables set by the work stay local; it reads those of its starter.
         self.gr_context = contextvars.copy_context()
         self.parent = getcurrent()
         self.switch(work, args, done)
@@ -88,26 +88,27 @@ def _start_task(work: Callable[..., Any], args: tuple[Any, ...], done: DoneCallb
 
 
 def in_greenlet() -> bool:
-    """Whether `wait` would suspend us rather than block a loop."""
+    """Whether `wait` would suspend the caller rather than block a loop."""
     return type(getcurrent()) is GreenletTask
 
 
 def current_task() -> GreenletTask | None:
-    """The piece of work that asks, if it is one."""
+    """The task that runs the caller, if there is one."""
     current = getcurrent()
     return current if type(current) is GreenletTask else None
 
 
 def spawn(work: Callable[..., Any], *args: Any, done: DoneCallback | None = None) -> None:
-    """Run `work(*args)` on this loop; if it never waits it is over when this returns.
+    """Run `work(*args)` on this loop; if it never waits, it is done when this returns.
 
-    `done(result, error)` is called once, on the loop; without it an error goes to the log.
+    `done(result, error)` is called once, on the loop; without it an error is logged.
     """
     _start_task(work, args, done)
 
 
 async def run(work: Callable[..., Result], *args: Any) -> Result:
-    """Run `work(*args)` and wait for its result. If we are cancelled, the work still goes to its end."""
+    """Run `work(*args)` and wait for its result. If the caller is cancelled, the work still runs to its
+    end."""
     outcome: list[Any] = []
     future: asyncio.Future[None] | None = None
 
@@ -137,10 +138,10 @@ async def run(work: Callable[..., Result], *args: Any) -> Result:
 
 
 def wait(start: Callable[[Callable[[Any], None]], Any]) -> Any:
-    """Suspend this work until the callback that `start` is given is called.
+    """Suspend this work until the callback that `start` gets is called.
 
-    Returns what the callback was called with, or raises it if it is an exception. The callback may be
-    called before `start` returns, and on the loop's thread only; a second call is ignored.
+    Returns the argument of the callback, or raises it if it is an exception. The callback may be called
+    before `start` returns, and on the loop's thread only; a second call is ignored.
     """
     current = getcurrent()
     if type(current) is not GreenletTask:
@@ -176,9 +177,9 @@ def sleep(seconds: float) -> None:
 def wait_for_reply(
     current: GreenletTask, send: Callable[[bytes, Callable[[Any], None]], Any], data: bytes
 ) -> Any:
-    """`wait`, for the one thing that is waited for all the time: `send(data, callback)`.
+    """`wait` for the most frequent case: `send(data, callback)`.
 
-    Gives the value back even if it is an exception.
+    Returns the value even if it is an exception.
     """
     value: Any = _PENDING
     suspended = False

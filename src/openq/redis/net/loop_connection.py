@@ -1,7 +1,7 @@
-"""One connection to one Redis for an event loop: many callers, one write per turn of the loop.
+"""One connection to one Redis for an event loop: many callers, one write per loop iteration.
 
-What is sent in one turn leaves in one piece; replies come back in order, each to its callback. Everything
-here happens on the loop's thread.
+Commands sent in one iteration are written together; replies arrive in order, each to its callback. Everything
+here runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LoopConnection:
         floor: ReplicaFloor | None = None,
         on_stall: Callable[[], None] | None = None,
     ) -> None:
-        """`stalled` is called in a thread while an answer is late: see `ThreadLink`."""
+        """`on_stall` is called in a thread while a reply is late: see `ThreadConnection`."""
         self.address = address
         self.host = host
         self.copies = Copies(address, floor)
@@ -124,7 +124,7 @@ class LoopConnection:
         self.send(data, add)
 
     def confirm(self, callback: Callback) -> None:
-        """`callback(None)` when all that was written so far has its copies, or with the error."""
+        """`callback(None)` when all writes so far have their copies, or with the error."""
         self._confirming.append(callback)
         if not self._flush_is_due:
             self._schedule()
@@ -139,14 +139,14 @@ class LoopConnection:
         self._disconnect("closed")
 
     def close_soon(self) -> None:
-        """From any thread, and when the loop is gone too."""
+        """From any thread, even after the loop is closed."""
         self._closed = True
         try:
             self._loop.call_soon_threadsafe(self.close)
         except RuntimeError:
             pass
 
-    # The connection's side.
+    # Called by the transport.
 
     def made(self, connection: _ReplyProtocol) -> None:
         self._connection = connection
@@ -156,7 +156,7 @@ class LoopConnection:
             return
         reader = connection.reader
         sent = self._sent
-        # Sends of callers that are woken here are collected and leave together.
+        # Commands of callers that are woken here are collected and sent together.
         due, self._flush_is_due = self._flush_is_due, True
         try:
             reader.feed(data)
@@ -167,7 +167,7 @@ class LoopConnection:
                 except Exception:
                     log.exception("a callback failed")
                 if connection is not self._connection:
-                    return  # a callback closed us
+                    return  # a callback closed this connection
                 reply = reader.gets()
         except NotRedis as error:
             self._disconnect(str(error))
@@ -216,7 +216,7 @@ class LoopConnection:
         connection.transport.write(data)
 
     def _request_confirmation(self) -> None:
-        """One question for all who wait; it covers what has been answered by now."""
+        """One request for all waiting callers; it covers the commands answered so far."""
         waiting, self._confirming = self._confirming, []
         copies = self.copies
         question = copies.confirm_request(time.monotonic())
@@ -237,7 +237,7 @@ class LoopConnection:
             repeat(ReplyCollector(question.commands, answered).add, question.commands)
         )
 
-    # Connecting, and losing it.
+    # Connecting and disconnecting.
 
     def _connect(self) -> None:
         if self._connecting is not None:
@@ -307,14 +307,14 @@ class LoopConnection:
             self._disconnect(repr(error))
 
     def _disconnect(self, why: str, error: StoreError | None = None) -> None:
-        """Fail all callers at once: commands that were sent have an unknown outcome, the others none."""
+        """Fail all callers at once: sent commands have an unknown outcome, the others were not executed."""
         self._lost_reason = why
         connection, self._connection = self._connection, None
         was_ready, self._ready = self._ready, False
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
         if self._connecting is not None and not was_ready:
-            # The greeting's callbacks; `_opened` tells the callers.
+            # The callbacks of the handshake; `_opened` notifies the callers.
             greeted, self._sent = self._sent, deque()
             for callback in greeted:
                 callback(StoreUnavailable(why))
@@ -336,7 +336,7 @@ class LoopConnection:
             log.exception("a callback failed")
 
     def _check_timeout(self) -> None:
-        """Drop a connection that has owed an answer for too long."""
+        """Drop a connection whose reply is overdue."""
         if self._closed or (self._connection is None and self._connecting is None):
             self._timeout_timer = None
             return

@@ -24,14 +24,14 @@ from openq.redis.net.topology import find_master, read_slots
 from openq.redis.net.url import Address, Host
 
 SLOTS = 16384
-# Many callers fail at the same moment, and one look is enough for them all.
+# Many callers fail at the same moment; one refresh is enough for all of them.
 REFRESH_GAP_S = 0.05
-NODE_TIMEOUT_S = 1.0  # for each server that is asked: one that is slow to tell is passed over
+NODE_TIMEOUT_S = 1.0  # for each server that is queried: slow ones are skipped
 _MAX_KEYS = 20_000
 
 
 class Node:
-    """One server that takes writes, and the connections to it."""
+    """One server that accepts writes, and the connections to it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Nodes(Protocol):
         """Raises StoreUnavailable while no node is known to serve it."""
 
     def redirected(self, refused: CommandRefused, node: Node) -> Node | None:
-        """Where the server says the call belongs; None: nowhere else, for now."""
+        """The node that the server redirects the call to; None: no other node, for now."""
 
     def refresh(self) -> None:
         """Refresh the node map. Blocking; never raises: unreachable nodes are retried."""
@@ -99,7 +99,7 @@ class SingleNode:
 
 
 class _DiscoveredNodes(ABC):
-    """One look at a time, and none right after another."""
+    """One refresh at a time, and none right after another."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop | None) -> None:
         self._address = address
@@ -120,7 +120,7 @@ class _DiscoveredNodes(ABC):
 
     @abstractmethod
     def _discover(self) -> None:
-        """Raises OSError or StoreError: why it could not be found out."""
+        """Raises OSError or StoreError with the reason if discovery fails."""
 
 
 class SentinelNodes(_DiscoveredNodes):
@@ -153,7 +153,7 @@ class SentinelNodes(_DiscoveredNodes):
         former = self._node
         if former is None or former.host != host:
             if former is not None and epoch > self._epoch:
-                # Most sentinels agreed on it: it is rightly one server short.
+                # A majority of sentinels agreed on the failover, so one server less is correct.
                 self._floor = self._floor.without_one()
             self._node = Node(address, host, self._loop, self._floor, self.refresh)
             if former is not None:
@@ -167,7 +167,7 @@ class ClusterNodes(_DiscoveredNodes):
         self._nodes: dict[Host, Node] = {}
         self._slots: list[Node | None] = [None] * SLOTS
         self._slot_of: dict[bytes, int] = {}
-        self._unresponsive: set[Host] = set()  # who did not answer when last asked: the others first
+        self._unresponsive: set[Host] = set()  # did not answer the last query: the others are queried first
 
     def node_for(self, key: bytes) -> Node:
         slot = self._slot_of.get(key)
@@ -185,7 +185,7 @@ class ClusterNodes(_DiscoveredNodes):
             return None
         _, slot, where = str(refused).split(" ")[:3]
         name, _, port = where.rpartition(":")
-        # A server that does not know its own name leaves it out.
+        # A server that does not know its own host name leaves it out.
         host = (name or (node.host[0] if node.host else ""), int(port))
         target = self._node(host)
         if refused.word == "MOVED":
@@ -202,7 +202,7 @@ class ClusterNodes(_DiscoveredNodes):
     def _node(self, host: Host) -> Node:
         node = self._nodes.get(host)
         if node is None:
-            # Of two threads that make one, one loses: `setdefault` says which.
+            # If two threads create a node, `setdefault` decides which one is used.
             node = self._nodes.setdefault(host, Node(self._address, host, self._loop, None, self.refresh))
         return node
 
@@ -224,7 +224,7 @@ class ClusterNodes(_DiscoveredNodes):
 
 
 def slot_of(key: bytes) -> int:
-    """Where a key lives in a cluster: by what is between its first braces, if there is something."""
+    """The slot of a key in a cluster: of the part between its first braces, if it is not empty."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)

@@ -16,7 +16,7 @@ from .url import Address, Host
 log = logging.getLogger("openq.redis")
 
 _CHANNELS = ("wake", "due", "topology")
-_IDLE_S = 2.0  # then the other side is asked whether it is still there
+_IDLE_S = 2.0  # then the server is pinged
 _PAUSE_S = 0.2
 
 
@@ -28,7 +28,8 @@ class PubSubListener:
         on_message: Callable[[bytes, bytes], None],
         on_subscribed: Callable[[], None],
     ) -> None:
-        """`find` says where a server is; `listens` is called each time that it begins to hear again."""
+        """`find_host` returns the location of a server; `on_subscribed` is called each time that the
+        subscription is established."""
         self._find_host = find_host
         self._is_subscribed = False
         self._was_subscribed = False

@@ -1,4 +1,4 @@
-"""What goes over the wire: commands as bytes, error replies as exceptions, and the greeting."""
+"""The wire format: commands as bytes, error replies as exceptions, and the handshake."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ INCOMPLETE = object()
 
 
 class CommandRefused(StoreError):
-    """Not done, and no fault of the call: this server does not serve it now, or another one does.
+    """The command was not executed, and is not at fault: this server does not serve it now, or another one
+    does.
 
-    Calls that get this are repeated elsewhere or later; only when time is over does anybody see it.
+    Such calls are repeated elsewhere or later; the error is raised to the caller only on timeout.
     """
 
     def __init__(self, text: str) -> None:
@@ -29,7 +30,7 @@ class CommandRefused(StoreError):
         self.word = text.partition(" ")[0]
 
 
-# What a server says before it has done anything.
+# Error codes of a server that has executed nothing.
 REFUSALS = frozenset(
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN", "BUSY", "NOREPLICAS"]
 )
@@ -51,7 +52,7 @@ NOT_REDIS = "does not answer as Redis does"
 
 
 class NotRedis(ConnectionError):
-    """The other end speaks another protocol. A ConnectionError: nothing more can be read from it."""
+    """The peer speaks another protocol. A ConnectionError: nothing more can be read from it."""
 
     def __init__(self, text: str) -> None:
         found = text.removeprefix("Protocol error, ")

@@ -1,4 +1,4 @@
-"""Who serves what, as sentinels and the nodes of a cluster tell it. Blocks."""
+"""The master or the slots, as reported by sentinels or by the nodes of a cluster. Blocks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class SlotRange(NamedTuple):
 
 class MasterInfo(NamedTuple):
     host: Host
-    epoch: int  # grows with every failover
+    epoch: int  # increases with every failover
 
 
 def find_master(address: Address) -> MasterInfo:
-    """The master that the sentinels name, by the newest of their views; asked over TLS if the servers are.
+    """The master that the sentinels name, by the newest of their views; queried over TLS if the servers use
+    it.
 
-    All of them are asked at once: one that is down must not hold up the others, and one that was cut off
-    may not know yet of a master that most have agreed on.
+    All sentinels are queried at once: one that is down must not delay the others, and one that was cut off
+    may not know yet of a master that the majority has agreed on.
     """
     assert address.service is not None
     answers: list[MasterInfo | StoreError] = []
@@ -65,7 +66,7 @@ def _ask_sentinel(address: Address, host: Host) -> MasterInfo | StoreError:
 
 
 def _read_service(address: Address, host: Host) -> dict[str, str]:
-    """What one sentinel says of the service that it watches."""
+    """The report of one sentinel on the service that it watches."""
     own = replace(
         address,
         kind="single",
@@ -81,7 +82,7 @@ def _read_service(address: Address, host: Host) -> dict[str, str]:
 
 
 def sentinel_settings(address: Address) -> tuple[Host | None, dict[str, str]]:
-    """The first sentinel that answers, and how it watches the service."""
+    """The first sentinel that answers, and its settings for the service."""
     for host in address.hosts:
         try:
             return host, _read_service(address, host)
@@ -93,7 +94,8 @@ def sentinel_settings(address: Address) -> tuple[Host | None, dict[str, str]]:
 def read_slots(
     address: Address, hosts: Iterable[Host], unresponsive: set[Host] | None = None
 ) -> list[SlotRange]:
-    """As the first of these nodes sees it that answers and knows some; none: those that answer know none.
+    """The slots as seen by the first of these nodes that answers and knows any; empty if those that answer
+    know none.
 
     Nodes that do not answer are added to `unresponsive`. Raises StoreUnavailable if none answers.
     """
@@ -121,7 +123,7 @@ def read_slots(
 
 @contextmanager
 def admin_connection(address: Address, host: Host | None) -> Iterator[Callable[..., Any]]:
-    """A connection to one server for some questions; what it refuses is raised as a StoreError."""
+    """A connection to one server for a few commands; refusals are raised as StoreError."""
     connection = ThreadConnection(address, host, address.ssl_context())
 
     def ask(*words: str) -> Any:
@@ -137,6 +139,6 @@ def admin_connection(address: Address, host: Host | None) -> Iterator[Callable[.
 
 
 def _host_of(member: list[Any], asked: Host) -> Host:
-    """A server that does not know its own name leaves it out."""
+    """A server that does not know its own host name leaves it out."""
     name = (member[0] or b"").decode()
     return (name if name not in ("", "?") else asked[0], int(member[1]))

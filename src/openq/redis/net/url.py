@@ -1,4 +1,4 @@
-"""The URLs that name a Redis or Valkey, and what may be set in them.
+"""The URLs of a Redis or Valkey, and their options.
 
     redis://[user:password@]host[:port][/db]           one server; rediss:// is the same over TLS
     redis+unix:///path/to/socket[?db=n]                one server on this machine
@@ -46,7 +46,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where Redis is and how to talk to it."""
+    """The location of Redis and the settings of connections to it."""
 
     kind: Kind
     hosts: tuple[Host, ...]
@@ -84,7 +84,7 @@ class Address:
         return context
 
     def __str__(self) -> str:
-        """For logs and people: without the password."""
+        """For logs and users: without the password."""
         if self.path is not None:
             return f"redis+unix://{quote(self.path)}?db={self.db}"
         scheme = ("rediss" if self.tls else "redis") + ("" if self.kind == "single" else f"+{self.kind}")
@@ -101,7 +101,7 @@ def is_redis_url(url: str) -> bool:
 
 
 def parse(url: str, **overrides: str) -> Address:
-    """Read a URL; `overrides` are options given elsewhere (a flag, an argument), and win."""
+    """Parse a URL; `overrides` are options given elsewhere (a flag, an argument), and take precedence."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:
         raise InvalidSetting(
@@ -173,7 +173,7 @@ def parse(url: str, **overrides: str) -> Address:
 def _host(text: str, default_port: int) -> Host:
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text.strip())
     if found is None:
-        # It may be a piece of a password with a slash in it: not shown.
+        # It may be a part of a password that contains a slash: not shown.
         raise InvalidSetting("no host:port in the URL; a / or @ in a password is written %2F or %40")
     port = int(found[3]) if found[3] else default_port
     if not 0 < port < 65536:
