@@ -270,7 +270,7 @@ class RecordReader:
                 if error.errno not in NO_RESOURCES:
                     raise
                 with self._mutex:
-                    self._files.clear()  # one of ours is enough
+                    self._files.clear()  # freeing one descriptor of this cache is enough
                 file = _OpenSegment(self._io, self._path_of(number))
             with self._mutex:
                 file = self._files.setdefault(number, file)

@@ -497,7 +497,7 @@ class GroupCommitWriter:
             raise Unconfirmed(str(error))
 
     def _end_stall(self) -> None:
-        """The disk accepts writes again."""
+        """The transient error is over: accept records again."""
         with self.lock:
             self._stalled = None
             self._refresh_block()

@@ -201,7 +201,7 @@ class RedisCursors:
         self._set_hold(self._hold(self._active()), queues_with_history(self._store.registry), 1)
 
     def _set_hold(self, hold: Hold, views: list[CachedQueue], rounds: int) -> None:
-        """Set the hold of all queues; those that dropped entries are called again, for so many rounds."""
+        """Set the hold of all queues; those that dropped entries are called again, up to `rounds` times."""
         for _ in range(rounds):
             views = self._store.keep_history(views, *hold)
 

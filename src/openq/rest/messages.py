@@ -179,7 +179,8 @@ def publish(call: RestCall) -> None:
     reads_itself=True,
 )
 def publish_batch(call: RestCall) -> None:
-    """Plain bodies become one record; anything else goes one by one, each with its own outcome."""
+    """Plain bodies are stored as one record; other messages are published one by one, each with its own
+    outcome."""
     items = _read_batch(call)
     queue = call.queue
     if not items:

@@ -147,7 +147,7 @@ def put_queue(call: RestCall) -> None:
     status=(200, 201),
 )
 def create_queue(call: RestCall) -> None:
-    """Again with the same settings it is the same queue; with others it is refused."""
+    """Repeating the request with the same settings returns the existing queue; other settings are refused."""
     body: NewQueue = call.body
     call.require("manage", body.name)
     queue = call.qualified(body.name)

@@ -368,7 +368,7 @@ class Browse(QueryParameters, kw_only=True):
 
 
 class MessageFilter(RequestBody, kw_only=True):
-    """Which messages: everything that is given must hold."""
+    """Selects messages: all given conditions must match."""
 
     text: str | None = None
     message_type: str | None = None
@@ -620,7 +620,7 @@ class PastQuery(QueryParameters, kw_only=True):
 
 
 class PastMessageView(ReplyBody, kw_only=True):
-    """As it was published."""
+    """A message as it was published."""
 
     seq: int
     id: str

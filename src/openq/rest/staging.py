@@ -32,7 +32,7 @@ _MAX_DIGITS = 16
     takes=("application/x-openq-rows",),
 )
 def put_part(call: RestCall) -> None:
-    """On disk when it is answered; it counts once a commit names it."""
+    """The part is on disk when the request is answered; it takes effect once a commit names it."""
     job, batch, part = _job(call), _batch(call), call.args[2]
     staging, data = call.broker.staging, call.request.body
     call.answer_with(lambda: StagePart(rows=staging.put(job, batch, part, bytes(data)), bytes=len(data)))

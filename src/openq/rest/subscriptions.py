@@ -295,7 +295,7 @@ def ack_batches(call: RestCall) -> None:
     reply=BatchLeases,
 )
 def extend_batches(call: RestCall) -> None:
-    """The leases of all open batches, counted from now: for a reader that takes its time."""
+    """Extend the leases of all open batches, counted from now: for a slow reader."""
     known, body = _known(call), call.body
     lease_ms = None if body.lease_s is None else span_ms(body.lease_s, "lease_s")
 

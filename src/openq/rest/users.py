@@ -128,7 +128,7 @@ def _change(store: UserStore, user: User, body: UserChange) -> User:
 
 @route("DELETE", "users/{user}", permission="admin", scope="server", summary="Delete a user", reply=Id)
 def delete_user(call: RestCall) -> None:
-    """With all keys and tokens."""
+    """Deletes the user with all keys and tokens."""
     store, name = _store(call), call.args[0]
 
     def work() -> Id:

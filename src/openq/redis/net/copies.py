@@ -97,7 +97,7 @@ class Copies:
         self._confirmed_before: dict[int, int] = {}
 
     def info_commands(self) -> list[tuple[str, ...]]:
-        """The commands whose replies `learn` and `new_connection` take."""
+        """The commands whose replies `parse_info` and `new_connection` take."""
         if not self.wanted:
             return []
         info = ("INFO", "server", "persistence", "replication")
