@@ -26,7 +26,7 @@ SHORT_PART = (
     "tests/cli/test_pipeline_cursors.py",
     "tests/cli/test_config.py",
     "tests/client/test_persistence.py",
-    "tests/pipeline/test_archive_job.py::test_wrong_words_get_one_clear_line",
+    "tests/pipeline/test_archive_job.py::test_invalid_arguments_give_one_line",
     "tests/pipeline/test_session.py::test_a_command_ends_no_session_that_it_did_not_start",
     "tests/pipeline/test_session.py::test_no_test_can_end_the_session_of_all",
     "tests/server/test_server.py::test_it_says_where_it_is_and_what_is_safe_when_it_stops",

@@ -209,7 +209,7 @@ def test_the_sample_prints_a_summary_and_ends() -> None:
 
     assert done.code == 0
     # Message 1 is never acked, message 3 fails once, message 7 three times.
-    assert "Published 10, acked 10, failed deliveries 5, waiting 0, dead letters 0." in done.out
+    assert "Published 10, acked 10, failed deliveries 5, ready 0, dead letters 0." in done.out
 
 
 def test_colours_are_for_terminals_only_and_not_with_no_color() -> None:

@@ -83,6 +83,14 @@ class _SegmentCandidate:
         self.named = next(iter(numbers_in([name])), None)  # the number in its name, if it is a segment name
         self.header: SegmentHeader | None = None
         self.error: OSError | None = None
+        self._read(io)
+        if self.error is None and (self.header is None or self.header.number != self.named):
+            # A running process may have recycled the file between `open` and `read`. Its old name is gone:
+            # a second look does not find it. Damage looks the same twice.
+            self._read(io)
+
+    def _read(self, io: DiskIo) -> None:
+        self.header = None
         try:
             self.header = read_header(io, self.path)
         except BadHeader:

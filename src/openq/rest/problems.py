@@ -118,6 +118,11 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
         "Too many staged bytes",
         "Commit or abort batches; GET /api/v1/pipeline/stages lists them.",
     ),
+    "too_many_in_flight": (
+        429,
+        "Too many messages are in flight",
+        "Ack or nack deliveries, then receive again.",
+    ),
     "queue_full": (429, "The queue is full", "Consume from it or raise its limit; then send again."),
     # The server.
     "disk_full": (507, "The disk is full", "Free some space; publishing resumes automatically."),
