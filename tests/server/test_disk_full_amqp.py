@@ -274,7 +274,7 @@ def test_what_the_disk_refuses_of_users_and_policies_is_neither_done_nor_half_do
 
         def refuse(fd: int) -> None:
             # Not for the journal, which may prepare its next segment in this moment.
-            if threading.current_thread().name in ("openq-keeper", "openq-writer", "openq-housekeeper"):
+            if threading.current_thread().name in ("openq-preparer", "openq-writer", "openq-housekeeper"):
                 return sync(fd)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/path/of/the/server")
 

@@ -81,22 +81,20 @@ class _SegmentCandidate:
         self.name = name
         self.path = os.path.join(directory, name)
         self.named = next(iter(numbers_in([name])), None)  # the number in its name, if it is a segment name
-        self.header: SegmentHeader | None = None
-        self.error: OSError | None = None
-        self._read(io)
+        self.header, self.error = _read_header(io, self.path)
         if self.error is None and (self.header is None or self.header.number != self.named):
             # A running process may have recycled the file between `open` and `read`. Its old name is gone:
             # a second look does not find it. Damage looks the same twice.
-            self._read(io)
+            self.header, self.error = _read_header(io, self.path)
 
-    def _read(self, io: DiskIo) -> None:
-        self.header = None
-        try:
-            self.header = read_header(io, self.path)
-        except BadHeader:
-            pass
-        except OSError as error:
-            self.error = error
+
+def _read_header(io: DiskIo, path: str) -> tuple[SegmentHeader | None, OSError | None]:
+    try:
+        return read_header(io, path), None
+    except BadHeader:
+        return None, None
+    except OSError as error:
+        return None, error
 
 
 class JournalInspection:

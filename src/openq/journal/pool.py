@@ -221,7 +221,7 @@ class SegmentPreparer:
         self._task = task
         self._flag = WakeFlag()
         self._stopping = False
-        self._thread = Thread(target=self._run, name="openq-keeper", daemon=True)
+        self._thread = Thread(target=self._run, name="openq-preparer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -239,6 +239,6 @@ class SegmentPreparer:
             try:
                 again = self._task()
             except Exception:
-                log.exception("the journal's keeper failed, trying again")
+                log.exception("preparing segments failed, trying again")
                 again = RETRY_S
             self._flag.wait(again)
