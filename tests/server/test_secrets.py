@@ -110,7 +110,9 @@ def use_secrets(server: Served, secrets: dict[str, str], told: ObservedTexts, wi
     url = server.url
     client = sqs_client(url, secrets["key id"], secrets["key"])
     told.note("sqs", str(client.create_queue(QueueName="q")))  # type: ignore[attr-defined]
-    wrong = sqs_client(url, secrets["key id"], secrets["key"][:-1] + "x")
+    wrong = sqs_client(
+        url, secrets["key id"], secrets["key"][:-1] + ("y" if secrets["key"].endswith("x") else "x")
+    )
     with pytest.raises(ClientError) as refused:
         wrong.list_queues()  # type: ignore[attr-defined]
     told.note("sqs refusal", str(refused.value.response))
