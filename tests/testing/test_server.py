@@ -10,6 +10,8 @@ import pytest
 from openq import OpenQ, VirtualClock
 from openq.testing.server import OpenQServer
 
+pytest_plugins = "pytester"
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[OpenQServer]:

@@ -53,7 +53,7 @@ class OpenQServer:
         self.amqp_url = f"{self._server.amqp_url.replace('://', '://guest:guest@')}/"
         self._thread = threading.Thread(target=self._loop.run_forever, name="openq-server", daemon=True)
         self._thread.start()
-        # The loop runs before anybody can stop it: uvloop may never finish closing one that was stopped first.
+        # The loop runs before it can be stopped: closing a loop that was stopped first may hang.
         started: Future[None] = Future()
         self._loop.call_soon_threadsafe(started.set_result, None)
         started.result()
