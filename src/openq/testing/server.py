@@ -12,6 +12,7 @@ and heartbeats stay real time. With pytest use the fixture `openq_server`.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import threading
@@ -29,7 +30,6 @@ from ..config import Config
 from ..errors import OpenQError
 from ..local.broker import LocalBroker
 from ..server.app import PortTaken, Server
-from ..server.http import new_loop
 
 REGION = "us-east-1"
 _MIN_PORT, _MAX_PORT = 10_000, 32_000  # below the ports that the system gives to clients
@@ -47,7 +47,7 @@ class OpenQServer:
         self.broker = LocalBroker(clock=clock)
         self.clock = clock
         self._queues: list[Queue] = []
-        self._loop = new_loop()
+        self._loop = asyncio.new_event_loop()  # closing one of uvloop was seen to hang
         self._server = self._start({"limits": "testing", "drain_timeout_s": 1.0, **settings})
         self.url = self._server.url
         self.amqp_url = f"{self._server.amqp_url.replace('://', '://guest:guest@')}/"
