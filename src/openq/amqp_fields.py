@@ -1,8 +1,8 @@
-"""AMQP's field tables and message properties as Python values, and as the other doors see them.
+"""AMQP's field tables and message properties as Python values, and as the other protocols show them.
 
-A message that came through AMQP keeps its properties as the bytes that came (`wire`): property flags and
-property list, the content header after class, weight and body size. They go out again as they are; this
-module reads them only when somebody asks. The dialect is RabbitMQ's: `s` is a 16 bit integer, `U` is unknown.
+A message that was published by AMQP keeps its properties as bytes (`amqp_properties`): property flags and
+property list, the content header after class, weight and body size. They are sent again unchanged; this
+module decodes them only on demand. The dialect is RabbitMQ's: `s` is a 16 bit integer, `U` is unknown.
 
 | wire | Python |
 | --- | --- |
@@ -416,7 +416,7 @@ def _raw_items(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, bytes]]:
         yield name, data[start:at]
 
 
-# -- as the other doors see them ------------------------------------------------------------------
+# -- as the other protocols show them -------------------------------------------------------------
 
 # Headers that say more than an attribute: of a message with one of them, or with a property that a queue
 # acts upon, `is_plain` says no.
@@ -551,7 +551,7 @@ def _id_header(headers: Mapping[str, Any] | None, name: str) -> str | None:
 
 
 def attributes_of(amqp_properties: bytes) -> dict[str, object]:
-    """What the other doors show as attributes: JSON values and bytes, whatever is in the wire."""
+    """The attributes that other protocols show: JSON values and bytes, for any AMQP properties."""
     return attributes_from(decode(amqp_properties))
 
 
@@ -659,7 +659,7 @@ def amqp_properties_of(
     message_id: str,
     expiration: str | None,
 ) -> bytes:
-    """The properties of a message that came through another door.
+    """The properties of a message that was published by another protocol.
 
     Never refuses: by now the message is queued, and a name that is cut is better than one that cannot leave.
     """

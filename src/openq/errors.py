@@ -271,7 +271,7 @@ class StoreError(OpenQError):
 
 
 class StoreUnavailable(StoreError):
-    """Redis is away. `sent` is whether the call had left: then it may have been done, or not."""
+    """Redis is unreachable. `sent`: the call had been sent, so it may have been executed."""
 
     code = "store_unavailable"
 

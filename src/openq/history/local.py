@@ -361,9 +361,9 @@ class _ContextCache:
         if needs_tracker and not ref.sealed and base < start:
             # A reader that follows the open segment asks for a later start each time: walk up to it only
             # once.
-            lineage = self._walk(base, ref)
-            lineage.context_for(ref, journal.index(ref.number), start=_start_inside(base, ref), stop=start)
-            self._remember(start, lineage)
+            tracker = self._walk(base, ref)
+            tracker.context_for(ref, journal.index(ref.number), start=_start_inside(base, ref), stop=start)
+            self._remember(start, tracker)
             base = start
         key = (ref.number, base)
         known = self._known.get(key)
@@ -374,10 +374,10 @@ class _ContextCache:
         if base == _NO_TRACKER:
             context = bare_context(ref, index)
         else:
-            lineage = self._walk(base, ref)
-            context = lineage.context_for(ref, index, start=_start_inside(base, ref))
+            tracker = self._walk(base, ref)
+            context = tracker.context_for(ref, index, start=_start_inside(base, ref))
             if ref.sealed:
-                self._remember(make_location(ref.number + 1, 0), lineage)
+                self._remember(make_location(ref.number + 1, 0), tracker)
         self._known[key] = (ref.size, context)
         while len(self._known) > _MAX_CONTEXTS:
             self._known.popitem(last=False)
@@ -408,15 +408,15 @@ class _ContextCache:
         """A tracker after every segment from `base` up to the one before this."""
         journal = self._history.journal
         assert journal is not None
-        lineage = self._trackers[base].copy()
+        tracker = self._trackers[base].copy()
         for each in journal.segments():
             if segment_of(base) <= each.number < ref.number:
-                lineage.context_for(each, journal.index(each.number), start=_start_inside(base, each))
-                self._remember(make_location(each.number + 1, 0), lineage)
-        return lineage
+                tracker.context_for(each, journal.index(each.number), start=_start_inside(base, each))
+                self._remember(make_location(each.number + 1, 0), tracker)
+        return tracker
 
-    def _remember(self, position: int, lineage: MessageTracker) -> None:
-        self._trackers[position] = lineage.copy()
+    def _remember(self, position: int, tracker: MessageTracker) -> None:
+        self._trackers[position] = tracker.copy()
         self._trackers.move_to_end(position)
         while len(self._trackers) > _MAX_TRACKERS:
             self._trackers.popitem(last=False)
