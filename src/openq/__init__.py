@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .client.http import TimedOut as TimedOut
     from .client.http import Uncertain as Uncertain
     from .client.http import Unreachable as Unreachable
+    from .client.kv import KeyValue as KeyValue
     from .client.message import Message as Message
     from .client.producer import Producer as Producer
     from .client.queues import OpenQ as OpenQ
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .client.simple import SimpleQueue as SimpleQueue
     from .clock import SystemClock as SystemClock
     from .clock import VirtualClock as VirtualClock
+    from .engine.key_values import KvEntry as KvEntry
+    from .engine.key_values import KvPut as KvPut
     from .errors import CannotOpen as CannotOpen
     from .errors import Closed as Closed
     from .errors import DirectoryInUse as DirectoryInUse
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from .errors import InvalidSetting as InvalidSetting
     from .errors import JournalDamaged as JournalDamaged
     from .errors import JournalFailed as JournalFailed
+    from .errors import KvConflict as KvConflict
+    from .errors import KvFull as KvFull
     from .errors import MessageNotFoundError as MessageNotFoundError
     from .errors import NotOnThisStore as NotOnThisStore
     from .errors import NotReplicated as NotReplicated
@@ -64,8 +69,10 @@ _HOMES = {
     "client.simple": ("SimpleQueue",),
     "client.http": ("Unreachable", "Uncertain", "TimedOut", "Refused"),
     "client.message": ("Message",),
+    "client.kv": ("KeyValue",),
     "client.producer": ("Producer",),
     "client.consumer": ("Consumer",),
+    "engine.key_values": ("KvEntry", "KvPut"),
     "model": ("RetryPolicy",),
     "clock": ("SystemClock", "VirtualClock"),
     "errors": (
@@ -79,6 +86,8 @@ _HOMES = {
         "ExchangeNotFound",
         "ExchangeInUse",
         "InvalidSetting",
+        "KvConflict",
+        "KvFull",
         "DiskFull",
         "JournalFailed",
         "JournalDamaged",

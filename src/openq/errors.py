@@ -113,6 +113,19 @@ class ExchangeInUse(OpenQError):
         self.name = name
 
 
+class KvConflict(OpenQError):
+    """The key does not have the version that the put expects. `current`: its version, 0 if there is none."""
+
+    code = "kv_conflict"
+
+    def __init__(self, bucket: str, key: str, current: int) -> None:
+        state = f"has version {current}" if current else "does not exist"
+        super().__init__(f"key {key!r} of bucket {bucket!r} {state}; read it again before you put it")
+        self.bucket = bucket
+        self.key = key
+        self.current = current
+
+
 class InvalidSetting(OpenQError, ValueError):
     """A value that OpenQ cannot accept; the sentence names it and says what is allowed."""
 
@@ -152,6 +165,19 @@ class Exhausted(OutOfRoom):
         )
         self.what = what
         self.public = "the server is out of file descriptors or memory; publishing resumes by itself"
+
+
+class KvFull(OutOfRoom):
+    """The keys and values of the store fill the memory that they may use: puts that need more are refused."""
+
+    code = "kv_full"
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(
+            f"keys and values use the {max_bytes} bytes of memory that they may use; delete keys, "
+            "put with a ttl, or raise max_kv_bytes"
+        )
+        self.max_bytes = max_bytes
 
 
 class Unconfirmed(OutOfRoom):

@@ -177,6 +177,21 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
         (r.MARK, NOW_MS, 0, 0, "load", "ann", 7, 100, True, 2),
         {"kind": "marked", "job": "load", "batch": 7, "rows": 100, "is_last": True, "rejected": 2},
     ),
+    "values": (
+        (r.KV_PUT, NOW_MS, 0, 0, "b", (("k", 3, NOW_MS, NOW_MS + 1500, b"hi"), ("l", 4, NOW_MS, 0, b""))),
+        {
+            "kind": "values put",
+            "bucket": "b",
+            "values": [
+                {"key": "k", "version": 3, "changed": NOW, "expires": LATER, "bytes": 2},
+                {"key": "l", "version": 4, "changed": NOW, "bytes": 0},
+            ],
+        },
+    ),
+    "values deleted": (
+        (r.KV_DELETE, NOW_MS, 0, 0, "b", ("k", "l")),
+        {"kind": "values deleted", "bucket": "b", "keys": ["k", "l"]},
+    ),
 }
 
 
@@ -193,6 +208,7 @@ def test_every_kind_of_record_is_described() -> None:
 
 def test_bodies_are_shown_only_with_the_option() -> None:
     assert described(CASES["publish"][0], bodies=True)["body"] == "hello"
+    assert described(CASES["values"][0], bodies=True)["values"][0]["value"] == "hi"
     assert described(CASES["run"][0], bodies=True)["bodies"] == [{"base64": "YQ=="}, {"base64": "YmM="}]
 
 

@@ -10,7 +10,7 @@ names come in roles, so that a function can ask for the role it needs:
     Exchanges    `broker.exchanges`: exchanges, bindings, routes
 
 Other parts have one name each: `admin` (change queued messages), `cluster` (what the servers share),
-`staging`, `subscriptions`, `cursors` (data pipelines), `damage`.
+`staging`, `subscriptions`, `cursors` (data pipelines), `kv` (key-values), `damage`.
 
 No call waits for the disk. A change is durable only after `sync` (threads) or the callback of `after_commit`
 (event loops): one wait for any number of calls. Where `waits` is true, a call may suspend the greenlet that
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .cursors import Cursors
     from .damage import DamageRegister
     from .history import HistoryRange, PastMessage
+    from .kv import KeyValues
     from .scan_position import ScannedEntry, ScanPosition
     from .staged_batches import Staging
     from .subscriptions import Subscriptions
@@ -367,5 +368,7 @@ class Broker(Queues, Messages, Durability, Protocol):
     def subscriptions(self) -> Subscriptions: ...
     @property
     def cursors(self) -> Cursors: ...
+    @property
+    def kv(self) -> KeyValues: ...
     @property
     def damage(self) -> DamageRegister: ...

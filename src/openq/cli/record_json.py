@@ -123,10 +123,28 @@ class RecordDescriber:
             case r.MARK:
                 job, _, batch, rows, is_last, rejected = rest
                 return {"job": job, "batch": batch, "rows": rows, "is_last": is_last, "rejected": rejected}
+            case r.KV_PUT:
+                return {"bucket": rest[0], "values": [self._value(*row) for row in rest[1]]}
+            case r.KV_DELETE:
+                return {"bucket": rest[0], "keys": list(rest[1])}
             case r.CHECKPOINT:
                 state = rest[0]
                 return {"queues": sorted(row[1] for row in state["queues"]), "next_seq": state["seq"]}
         return {}
+
+    def _value(
+        self, key: str, version: int, changed_ms: int, expires_ms: int, value: bytes
+    ) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "key": key,
+            "version": version,
+            "changed": time_text(changed_ms),
+            **_time("expires", expires_ms),
+            "bytes": len(value),
+        }
+        if self._bodies:
+            shown["value"] = plain_body(ENCODING_TEXT, value)
+        return shown
 
     def _content(
         self, encoding: int, body: bytes, properties: Properties | None, options: DeliveryOptions | None

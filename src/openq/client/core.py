@@ -352,6 +352,10 @@ class _ClosedBroker:
     def exchanges(self) -> _ClosedBroker:
         return self
 
+    @property
+    def kv(self) -> _ClosedBroker:
+        return self
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def refuse(*_: object, **__: object) -> Any:
             raise self._error()

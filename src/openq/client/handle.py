@@ -15,6 +15,7 @@ from ..local.broker import LocalBroker
 from ..model import QueueSettings
 from .heartbeat import Heartbeat
 from .interface import LibraryBroker
+from .kv_waiting import KvWait, ThreadKvWait
 from .settings import log_changes, merge_settings
 from .waiting import ThreadWait
 
@@ -28,6 +29,7 @@ class BrokerHandle:
     """A broker and the number of queue objects that use it."""
 
     wait_class: type[ThreadWait] = ThreadWait
+    kv_wait_class: type[KvWait] = ThreadKvWait
     is_remote = False  # behind an OpenQ server
     is_shared_store = False  # other processes and machines use it too
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..broker.interface import Filter, Health, Listener, QueueStats, Receipt, SearchResult, TimelineStep
+from ..broker.kv import KeyValues
 from ..broker.waiters import Waiter
 from ..clock import Clock
 from ..engine.routing import Binding, Exchange
@@ -86,6 +87,8 @@ class LibraryBroker(Protocol):
     def admin(self) -> LibraryAdmin: ...
     @property
     def exchanges(self) -> LibraryExchanges: ...
+    @property
+    def kv(self) -> KeyValues: ...
     @property
     def observed(self) -> bool: ...  # there are listeners: call `sync` after each change even without a disk
     @property

@@ -26,6 +26,7 @@ from .history import MessageHistory
 from .hooks import overridden_hooks, run_hooks, run_hooks_many
 from .inspector import Inspector
 from .interface import LibraryBroker
+from .kv import KeyValue
 from .message import Message, PeekedMessage, ReceivedMessage
 from .parts import part_method
 from .publishing import PublishOptions, make_draft
@@ -417,6 +418,10 @@ class Queue:
     def exchanges(self) -> QueueExchanges:
         """The exchanges of this queue's target; see `QueueExchanges`."""
         return QueueExchanges(self)
+
+    def kv(self, bucket: str) -> KeyValue:
+        """The values of a bucket on this queue's target; see `KeyValue`."""
+        return KeyValue(self, bucket)
 
     # -- the interface of queue.Queue ---------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from ..broker.interface import Filter, Health, QueueStats, Receipt, SearchResult, TimelineStep
+from ..broker.kv import KeyValues
 from ..broker.waiters import Waiter
 from ..clock import Clock
 from ..engine.routing import Binding, Exchange
@@ -94,6 +95,10 @@ class RemoteBroker:
     @property
     def exchanges(self) -> RemoteBroker:
         return self
+
+    @property
+    def kv(self) -> KeyValues:
+        raise OnlyInProcess("key-values are not served over the network yet")
 
     @property
     def id_prefix(self) -> str:

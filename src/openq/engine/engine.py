@@ -10,6 +10,7 @@ rules:
     leases.py        receive, ack, nack, extend                  expiry.py   leases, delays and TTLs that end
     dead_letters.py  moves between queues, dead letters          admin.py    what operators do
     replay.py, snapshot.py  the state after a restart            routing.py  exchanges and bindings
+    key_values.py    values under keys
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ..model import (
 )
 from .dead_letters import DeadLetters
 from .expiry import Expiry
+from .key_values import KeyValueStore
 from .leases import Leases
 from .progress import JobProgress
 from .publishing import Publishing
@@ -62,6 +64,7 @@ class Engine:
         "guard_location",
         "guarded",
         "id_prefix",
+        "key_values",
         "leases",
         "load_properties",
         "log",
@@ -113,6 +116,7 @@ class Engine:
         self.zero_ttl: list[tuple[int, QueueState, int]] = []  # time, queue, sequence of messages with TTL 0
         self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
         self.progress: dict[str, JobProgress] = {}  # job -> how far it is; see progress.py
+        self.key_values = KeyValueStore(lambda: self.timers)
         # Queues whose overflow is handled at the end of a batch; None: overflow is handled at once.
         self.deferred_overflow: list[QueueState] | None = None
         self.observer: Event | None = None

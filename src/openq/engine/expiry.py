@@ -15,7 +15,7 @@ from .records import (
     EXPIRED,
 )
 from .rules import is_expired, is_zero_ttl
-from .timers import DELAY, DELAYS, LEASE, LEASES, TTL, WAKE, Timers
+from .timers import DELAY, DELAYS, KV_BUCKET, KV_TTL, LEASE, LEASES, TTL, WAKE, Timers
 
 _RETRY_MS = 200
 _MAX_SPREAD = 4096  # delayed messages of a far bucket that are spread in one step
@@ -50,11 +50,20 @@ class Expiry:
             self.rebuild_timers()
         return expired
 
-    def _fire(self, payload: tuple[int, QueueState, Any], now_ms: int) -> int:
-        engine = self._engine
-        kind, queue, data = payload
-        if queue.deleted:
+    def _fire(self, payload: tuple[int, Any, Any], now_ms: int) -> int:
+        kind, owner, data = payload
+        if owner.deleted:
             return 0
+        if kind == KV_TTL:
+            self._engine.key_values.look_at(owner, data, now_ms)
+            return 0
+        if kind == KV_BUCKET:
+            self._engine.key_values.open_far(owner, data, now_ms)
+            return 0
+        return self._fire_of_queue(kind, owner, data, now_ms)
+
+    def _fire_of_queue(self, kind: int, queue: QueueState, data: Any, now_ms: int) -> int:
+        engine = self._engine
         expired = 0
         if kind == LEASE:
             for seq in sorted(data):
@@ -142,7 +151,11 @@ class Expiry:
         self._engine.arm_retention(queue, now_ms)
 
     def _deadlines(self) -> int:
-        return sum(queue.count + len(queue.lease_buckets) + 1 for queue in self._engine.queues.values())
+        engine = self._engine
+        queues = engine.queues.values()
+        return engine.key_values.deadlines() + sum(
+            queue.count + len(queue.lease_buckets) + 1 for queue in queues
+        )
 
     def rebuild_timers(self) -> None:
         """Keep only live deadlines.
@@ -168,3 +181,4 @@ class Expiry:
                 if entry.options is not None and entry.options.expires_ms:
                     engine.timers.add(entry.options.expires_ms, (TTL, queue, entry.seq))
             engine.arm_retention(queue, 0)
+        engine.key_values.rebuild_timers()

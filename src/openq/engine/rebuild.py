@@ -15,6 +15,7 @@ def rebuild(engine: Engine) -> None:
     engine.deferred_overflow = None
     for queue in engine.queues.values():
         _rebuild_queue(queue)
+    engine.key_values.rebuild()
     engine.rebuild_timers()
     engine.woken.extend(queue for queue in engine.queues.values() if queue.watched)
 

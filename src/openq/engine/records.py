@@ -42,6 +42,8 @@ CHECKPOINT = 17  # all queues, exchanges and counters as JSON: first record of e
 ITEM = 18  # one message inside a RUN, addressed by its own location
 ITEM_WITH_METADATA = 19  # the same with properties or options, so that it can be read without the others
 MARK = 20  # job, owner, batch, rows, whether they are all, rejected   see progress.py
+KV_PUT = 22  # bucket, ((key, version, changed_ms, expires_ms, value), ...)   see key_values.py
+KV_DELETE = 23  # bucket, keys
 ITEMS = (ITEM, ITEM_WITH_METADATA)
 
 KIND_NAMES = {
@@ -63,6 +65,8 @@ KIND_NAMES = {
     EXCHANGE: "exchange",
     CHECKPOINT: "checkpoint",
     MARK: "marked",
+    KV_PUT: "values put",
+    KV_DELETE: "values deleted",
 }
 
 # Why a message returned to its queue.
@@ -118,6 +122,7 @@ _U64 = Struct("<Q")
 _ROUTE_TARGET = Struct("<IQ")
 _RETURNED = Struct("<QQ")
 _MOVED = Struct("<QIQ")
+_KV_ROW = Struct("<QQQHI")  # version, changed, expires, length of the key and of the value
 
 _HAS_OPTIONS = 1
 _HAS_PROPERTIES = 2
@@ -559,6 +564,50 @@ def _encode_json(record: Record) -> bytes:
     return HEAD.pack(record[0], 0, 0, record[2], record[3], record[1]) + pack_value(list(record[4:]))
 
 
+def _encode_values(record: Record) -> bytes:
+    kind, now_ms, queue, seq, bucket, rows = record
+    parts = [HEAD.pack(kind, 0, 0, queue, seq, now_ms), _pack_name(bucket)]
+    for key, version, changed_ms, expires_ms, value in rows:
+        name = key.encode("utf-8", "surrogatepass")
+        parts += (_KV_ROW.pack(version, changed_ms, expires_ms, len(name), len(value)), name, value)
+    return b"".join(parts)
+
+
+def _encode_keys(record: Record) -> bytes:
+    kind, now_ms, queue, seq, bucket, keys = record
+    return b"".join(
+        (HEAD.pack(kind, 0, 0, queue, seq, now_ms), _pack_name(bucket), *(_pack_name(key) for key in keys))
+    )
+
+
+def _pack_name(name: str) -> bytes:
+    data = name.encode("utf-8", "surrogatepass")
+    return _U16.pack(len(data)) + data
+
+
+def _unpack_names(data: bytes, position: int) -> list[str]:
+    names = []
+    while position < len(data):
+        (size,) = _U16.unpack_from(data, position)
+        position += 2 + size
+        names.append(data[position - size : position].decode("utf-8", "surrogatepass"))
+    return names
+
+
+def _unpack_values(data: bytes, position: int) -> tuple[str, tuple[tuple[str, int, int, int, bytes], ...]]:
+    (size,) = _U16.unpack_from(data, position)
+    position += 2 + size
+    bucket = data[position - size : position].decode("utf-8", "surrogatepass")
+    rows = []
+    while position < len(data):
+        version, changed_ms, expires_ms, key_size, size = _KV_ROW.unpack_from(data, position)
+        position += _KV_ROW.size
+        key = data[position : position + key_size].decode("utf-8", "surrogatepass")
+        position += key_size + size
+        rows.append((key, version, changed_ms, expires_ms, data[position - size : position]))
+    return bucket, tuple(rows)
+
+
 _ENCODERS = {
     ROUTE: _encode_route,
     RETURN: _encode_return,
@@ -574,6 +623,8 @@ _ENCODERS = {
     EXCHANGE: _encode_json,
     CHECKPOINT: _encode_json,
     MARK: _encode_json,
+    KV_PUT: _encode_values,
+    KV_DELETE: _encode_keys,
 }
 
 
@@ -630,6 +681,11 @@ def decode(data: bytes) -> Record:
         return (*head, sent_ms, encoding, *_unpack_content(data, position + 8, flags))
     if kind in (QUEUE, EXCHANGE, CHECKPOINT, MARK):
         return (*head, *unpack_value(data[position:]))
+    if kind == KV_PUT:
+        return (*head, *_unpack_values(data, position))
+    if kind == KV_DELETE:
+        bucket, *keys = _unpack_names(data, position)
+        return (*head, bucket, tuple(keys))
     raise ValueError(f"unknown record kind {kind}")
 
 
@@ -756,6 +812,8 @@ def index_rows(data: bytes, offset: int) -> bytes:
             return pack(_U64.unpack_from(data, position)[0], now_ms, queue, offset, size, kind, flags, 0)
         seqs = _unpack_seqs(data, position)
         return b"".join([pack(each, now_ms, queue, offset, size, kind, flags, 0) for each in seqs])
+    if kind in (KV_PUT, KV_DELETE):
+        return ROW.pack(seq, now_ms, queue, offset, size, kind, flags, 0)
     pairs = touched_messages(decode(data)) or [(queue, seq)]
     return b"".join([ROW.pack(each, now_ms, number, offset, size, kind, flags, 0) for number, each in pairs])
 

@@ -26,6 +26,8 @@ from .records import (
     EDIT,
     EXCHANGE,
     EXTEND,
+    KV_DELETE,
+    KV_PUT,
     MARK,
     MOVE,
     PUBLISH,
@@ -241,9 +243,17 @@ def _mark(engine: Engine, record: Record, location: int) -> None:
     progress.set_progress(engine, job, progress.JobProgress(owner, batch, rows, is_last, rejected, now_ms))
 
 
+def _put_values(engine: Engine, record: Record, location: int) -> None:
+    engine.key_values.apply_puts(record[4], record[5], location, record[1])
+
+
+def _delete_values(engine: Engine, record: Record, location: int) -> None:
+    engine.key_values.apply_deletes(record[4], record[5])
+
+
 def checkpoint(engine: Engine, now_ms: int) -> Record:
     """Queues, exchanges and counters: everything a journal needs to begin at this record."""
-    state = {
+    state: dict[str, Any] = {
         "prefix": engine.id_prefix,
         "seq": engine.next_seq,
         "number": engine.next_number,
@@ -252,6 +262,8 @@ def checkpoint(engine: Engine, now_ms: int) -> Record:
         "router": engine.router.dump(),
         "marks": progress.dump(engine),
     }
+    if engine.key_values.next_version > 1:
+        state["kv"] = engine.key_values.next_version
     return (CHECKPOINT, now_ms, 0, 0, state)
 
 
@@ -263,6 +275,7 @@ def _checkpoint(engine: Engine, record: Record, location: int) -> None:
     engine.next_number = max(engine.next_number, state["number"])
     engine.next_queue = max(engine.next_queue, state["queue"])
     progress.load(engine, state.get("marks", ()))
+    engine.key_values.next_version = max(engine.key_values.next_version, state.get("kv", 1))
     if not engine.queues or engine.orphans:
         engine.router.load(state["router"])
     for number, name, settings, created_ms in state["queues"]:
@@ -308,6 +321,8 @@ _WITHOUT_QUEUE: dict[int, Callable[[Engine, Record, int], None]] = {
     EXCHANGE: _exchange,
     CHECKPOINT: _checkpoint,
     MARK: _mark,
+    KV_PUT: _put_values,
+    KV_DELETE: _delete_values,
 }
 _APPLY: dict[int, Callable[[Engine, QueueState, Record, int], None]] = {
     PUBLISH: _publish,

@@ -1,8 +1,8 @@
 """The whole state as bytes, and back.
 
 Only `freeze` needs an unchanging state. It copies references and takes milliseconds, because entries and
-pages never change once they are queued. `encode` turns them into chunks later. A snapshot holds no bodies:
-they are on disk already, at the location in each entry.
+pages never change once they are queued. `encode` turns them into chunks later. A snapshot holds no bodies and
+no values of key-values: they are on disk already, at the location in each entry.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from ..model import Delivery, DeliveryOptions, Entry, QueueSettings
 from . import progress
 from .delayed import DelayedPage, live_entries
 from .engine import Engine
+from .key_values import StoredValue
 from .queue import QueueState
 from .ready_list import PackedPage
 from .records import pack_options, pack_value, unpack_options, unpack_value
 
-FORMATS = (1, 2)  # 2: delayed messages in pages
+FORMATS = (1, 2, 3)  # 2: delayed messages in pages; 3: with key-values
 
 _ENTRY = Struct("<QQQQBI")  # seq, sent, location, size, encoding, length of options
 _LEASE = Struct("<QQQII")  # number, start of the lease, until, count, length of consumer
 _COLUMN = Struct("<BQ")  # type code or 0 for one value, value or count
+_VALUE = Struct("<QQQQIH")  # version, changed, expires, location, size, length of the key
 _U32 = Struct("<I")
 _SAME_OPTIONS = _U32.pack((1 << 32) - 1)  # in place of the number of options in a page: one for all
 
@@ -54,11 +56,12 @@ class FrozenQueue:
 class FrozenState:
     """The state at one moment."""
 
-    __slots__ = ("head", "queues")
+    __slots__ = ("head", "key_values", "queues")
 
     def __init__(self, engine: Engine, now_ms: int) -> None:
+        self.key_values = engine.key_values.freeze()
         self.head: dict[str, Any] = {
-            "format": FORMATS[-1],
+            "format": 3 if self.key_values else 2,
             "now": now_ms,
             "prefix": engine.id_prefix,
             "seq": engine.next_seq,
@@ -66,6 +69,7 @@ class FrozenState:
             "queue": engine.next_queue,
             "router": engine.router.dump(),
             "marks": progress.dump(engine),
+            "kv": engine.key_values.next_version,
         }
         self.queues = [FrozenQueue(queue) for queue in engine.queues.values()]
 
@@ -109,6 +113,8 @@ def oldest_segment(engine: Engine) -> int:
         locations += [entry.location for entry in delayed.loose]
         locations += [min(packed.page.locations) for packed, _ in delayed.pages if packed.page.locations]
         locations += [delivery.entry.location for delivery in queue.leases.values()]
+    for bucket in engine.key_values.buckets.values():
+        locations += [stored.location for stored in bucket.values.values()]
     return min(locations, default=1 << 63) >> 32
 
 
@@ -124,12 +130,19 @@ def usage_of(frozen: FrozenState) -> SegmentUsage:
         for packed, gone in queue.delayed.pages:
             _count_delayed(usage, packed, gone)
         _count(usage, [lease[0] for lease in queue.leases])
+    for _, values in frozen.key_values:
+        _count_values(usage, values)
     return usage
 
 
 def encode(frozen: FrozenState, usage: SegmentUsage | None = None) -> Iterator[bytes]:
     """Chunks of bytes: a head, then for each queue one chunk of loose entries and one per page."""
     yield b"H" + pack_value(frozen.head)
+    for bucket, values in frozen.key_values:
+        for start in range(0, len(values), 4096):
+            some = values[start : start + 4096]
+            yield b"K" + _pack_values(bucket, some)
+            _count_values(usage, some)
     for queue in frozen.queues:
         yield b"Q" + pack_value(queue.head)
         for start in range(0, len(queue.dedup), 4096):
@@ -161,6 +174,12 @@ def _count(usage: SegmentUsage | None, entries: Iterable[Entry]) -> None:
             usage.add(entry.location, entry.size)
 
 
+def _count_values(usage: SegmentUsage | None, values: Iterable[tuple[str, StoredValue]]) -> None:
+    if usage is not None:
+        for key, stored in values:
+            usage.add(stored.location, stored.size + len(key))
+
+
 def _count_delayed(usage: SegmentUsage | None, packed: DelayedPage, gone: bytes | None) -> None:
     if usage is None:
         return
@@ -181,6 +200,9 @@ def decode(chunks: Iterable[bytes], engine: Engine) -> int:
             now_ms = _load_head(engine, unpack_value(data))
         elif kind == b"Q":
             queue = _load_queue(engine, unpack_value(data))
+        elif kind == b"K":
+            for bucket, key, stored in _unpack_values(data):
+                engine.key_values.add(bucket, key, stored, now_ms)
         elif kind == b"E":
             ended = True
         elif queue is not None:
@@ -194,7 +216,7 @@ def decode(chunks: Iterable[bytes], engine: Engine) -> int:
 
 
 def live_locations(chunks: Iterable[bytes]) -> Iterator[int]:
-    """The locations of the messages of a snapshot, without building the queues."""
+    """The locations of the messages and values of a snapshot, without building the queues."""
     fifo = False
     for chunk in chunks:
         kind, data = chunk[:1], chunk[1:]
@@ -208,6 +230,8 @@ def live_locations(chunks: Iterable[bytes]) -> Iterator[int]:
                 position += _LEASE.size + _LEASE.unpack_from(data, position)[4]
                 entry, position = _unpack_entry(data, position)
                 yield entry.location
+        elif kind == b"K":
+            yield from (stored.location for _, _, stored in _unpack_values(data))
         elif kind == b"P":
             yield from _unpack_page(data).locations or ()
         elif kind == b"W":
@@ -223,6 +247,7 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
     engine.next_queue = head["queue"]
     engine.router.load(head["router"])
     progress.load(engine, head.get("marks", ()))
+    engine.key_values.next_version = head.get("kv", 1)
     return int(head["now"])
 
 
@@ -307,6 +332,36 @@ _LOADERS = {
     b"L": _load_leases,
     b"P": _load_page,
 }
+
+
+def _pack_values(bucket: str, values: Iterable[tuple[str, StoredValue]]) -> bytes:
+    name = bucket.encode()
+    parts = [_U32.pack(len(name)), name]
+    for key, stored in values:
+        data = key.encode()
+        parts.append(
+            _VALUE.pack(
+                stored.version,
+                stored.changed_ms,
+                stored.expires_ms,
+                stored.location,
+                stored.size,
+                len(data),
+            )
+        )
+        parts.append(data)
+    return b"".join(parts)
+
+
+def _unpack_values(data: bytes) -> Iterator[tuple[str, str, StoredValue]]:
+    (size,) = _U32.unpack_from(data)
+    position = 4 + size
+    bucket = data[4:position].decode()
+    while position < len(data):
+        version, changed_ms, expires_ms, location, size, length = _VALUE.unpack_from(data, position)
+        position += _VALUE.size + length
+        key = data[position - length : position].decode()
+        yield bucket, key, StoredValue(None, size, version, changed_ms, expires_ms, location)
 
 
 def _pack_entry(entry: Entry) -> bytes:

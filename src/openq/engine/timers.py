@@ -17,6 +17,9 @@ DELAY = 2  # a sequence
 DELAYS = 7  # a bucket of sequences
 TTL = 3  # a sequence
 RETENTION = 4  # the due time
+# In place of the queue these have a bucket of key-values:
+KV_TTL = 8  # a key
+KV_BUCKET = 9  # a coarse time, whose keys come due soon
 
 MAX_TIMERS_PER_STEP = 1000  # timers handled before other threads get their turn
 NEVER = 1 << 62

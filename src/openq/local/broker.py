@@ -1,7 +1,8 @@
 """The broker in this process: composes the engine, a journal, waiters, a ticker and housekeeping.
 
 This file holds queues and the message operations. The parts do the rest: `inspect` (inspector.py), `admin`
-(message_admin.py), `exchanges`, `cursors`, `subscriptions`, `staging`, `importer`. They share `core.py`.
+(message_admin.py), `exchanges`, `kv` (key_values.py), `cursors`, `subscriptions`, `staging`, `importer`. They
+share `core.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..broker.subscriptions import check_consumer
 from ..broker.waiters import Waiter
 from ..clock import Clock
 from ..engine import admin
+from ..engine.key_values import MEMORY_BYTES
 from ..engine.queue import QueueState
 from ..engine.records import run_step
 from ..errors import (
@@ -39,6 +41,7 @@ from .exchanges import LocalExchanges
 from .housekeeping import Housekeeper
 from .importer import MessageImporter
 from .inspector import Inspector
+from .key_values import LocalKeyValues
 from .message_admin import MessageAdmin
 from .subscriptions import LocalSubscriptions
 
@@ -63,6 +66,7 @@ class LocalBroker:
         id_prefix: str | None = None,
         segment_bytes: int = 64 << 20,
         history_bytes: int = 1 << 30,
+        max_kv_bytes: int = MEMORY_BYTES,
         relaxed: bool = False,
         journal: Journal | None = None,
     ) -> None:
@@ -103,6 +107,8 @@ class LocalBroker:
         self.admin = MessageAdmin(core, self.inspect)
         self.exchanges = LocalExchanges(core)
         self.importer = MessageImporter(core)
+        core.engine.key_values.max_bytes = max_kv_bytes
+        self.kv = LocalKeyValues(core)
         data_path, io = (None, None) if journal is None else (journal.path, journal.io)
         self.cursors = LocalCursors(StateFile(data_path, "cursors.json", io), journal, self.now_ms)
         self.subscriptions = LocalSubscriptions(
@@ -624,6 +630,7 @@ class LocalBroker:
                 return
             core.is_closed = self._ended = True
             waiters = core.waiters.drain()
+            self.kv.close()
         for waiter in waiters:
             waiter.deliver([])
         core.ticker.stop()

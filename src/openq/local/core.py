@@ -101,7 +101,7 @@ class BrokerCore:
         engine.maybe_delivered_below = journal.next_clean_number = engine.next_seq if left is None else left
         self._append = journal.append
         journal.first_record = self._first_record
-        engine.log = self._log
+        engine.log = engine.key_values.log = self._log
         engine.load_properties = self._load_properties
         self.history = FileHistory(journal, self.report_damage)
         with self.lock:

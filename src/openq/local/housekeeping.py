@@ -33,7 +33,8 @@ log = logging.getLogger("openq")
 
 _EVERY_S = 60.0
 _ROOM = 1 << 16
-_COPY_BATCH = 128  # messages copied under one hold of the lock
+_COPY_BATCH = 128  # messages or values copied under one hold of the lock
+_COPY_BYTES = 1 << 20  # of values
 
 
 class Housekeeper:
@@ -198,7 +199,24 @@ class Housekeeper:
                 ):
                     copied += self._copy_loose(queue, list(live_entries(packed, gone)), segment)
             copied += self._copy_loose(queue, [lease[0] for lease in queue.leases], segment)
-        log.info("copied %d messages out of segment %d", copied, segment)
+        copied += self._copy_values(frozen, segment)
+        log.info("copied %d messages and values out of segment %d", copied, segment)
+
+    def _copy_values(self, frozen: FrozenState, segment: int) -> int:
+        """Values are in memory, so nothing is read."""
+        copied = 0
+        key_values = self._core.engine.key_values
+        for bucket, values in frozen.key_values:
+            old = [each for each in values if each[1].location >> 32 == segment]
+            while old and not self._stopping:
+                size = count = 0
+                while count < min(_COPY_BATCH, len(old)) and size < _COPY_BYTES:
+                    size += old[count][1].size
+                    count += 1
+                with self._core.lock:
+                    copied += key_values.copy_forward(bucket, old[:count], segment, self._core.now_ms())
+                del old[:count]
+        return copied
 
     def _copy_page(self, frozen: FrozenQueue, page: PackedPage, segment: int) -> int:
         """Copy a page as a whole: looking up its messages one by one would unpack it for each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from itertools import groupby
 from typing import NamedTuple
 
 from ..broker.damage import FOUND, LOST, DamageRegister
@@ -13,7 +14,7 @@ from ..engine.records import decode
 from ..engine.replay import apply
 from ..engine.snapshot import decode as load_snapshot
 from ..engine.snapshot import live_locations, oldest_segment
-from ..errors import OutOfRoom
+from ..errors import JournalDamaged, OutOfRoom
 from ..journal.file_journal import Journal
 from ..journal.snapshots import list_all as list_snapshots
 from ..journal.snapshots import load_newest
@@ -29,6 +30,7 @@ class Recovered(NamedTuple):
     is_empty: bool  # neither a snapshot nor a record was found
     skipped: list[str]  # snapshots that cannot be read
     lost: int  # messages that a snapshot names in a segment that is gone
+    unreadable: list[tuple[str, str, JournalDamaged]]  # bucket and key of values that cannot be read
 
 
 def recover(journal: Journal, engine: Engine) -> Recovered:
@@ -51,12 +53,34 @@ def recover(journal: Journal, engine: Engine) -> Recovered:
         engine = Engine(engine.id_prefix, engine.seed)
         newest = None
         latest_ms, count = _replay(journal, engine, None)
+    unreadable = _load_values(journal, engine)
     engine.woken.clear()
     engine.zero_ttl.clear()
     for number in engine.orphans:
         name = engine.numbered[number].name
         log.warning("the name of queue %d is lost to damage; its messages are in %r", number, name)
-    return Recovered(engine, latest_ms, not count and newest is None, skipped, lost)
+    return Recovered(engine, latest_ms, not count and newest is None, skipped, lost, unreadable)
+
+
+def _load_values(journal: Journal, engine: Engine) -> list[tuple[str, str, JournalDamaged]]:
+    """Read the values that only the snapshot names. Returns those that are damaged; they are dropped."""
+    damaged: list[tuple[str, str, JournalDamaged]] = []
+    missing = sorted(engine.key_values.unloaded(), key=lambda each: each[2].location)
+    for location, same_record in groupby(missing, key=lambda each: each[2].location):
+        values: dict[str, bytes] = {}
+        failure: JournalDamaged | None = None
+        try:
+            record = decode(journal.read(location))
+            values = {row[0]: row[4] for row in record[5]}
+        except JournalDamaged as error:
+            failure = error
+        for bucket, key, stored in same_record:
+            stored.value = values.get(key)
+            if stored.value is None:
+                failure = failure or JournalDamaged(journal.path, location, f"no value of key {key!r}")
+                damaged.append((bucket, key, failure))
+                engine.key_values.drop_unreadable(bucket, key)
+    return damaged
 
 
 def _replay(journal: Journal, engine: Engine, newest: tuple[int, list[bytes]] | None) -> tuple[int, int]:
@@ -84,6 +108,9 @@ def report_findings(register: DamageRegister, journal: Journal, found: Recovered
     if found.lost:
         detail = "a snapshot names messages in a segment that is not there any more"
         register.report(LOST, detail, now_ms, file=journal.segments()[0].path, count=found.lost)
+    for bucket, key, error in found.unreadable:
+        detail = f"the value of key {key!r} in bucket {bucket!r} cannot be read: {error.detail}"
+        register.report(LOST, detail, now_ms, file=error.file, offset=error.offset, count=1)
     for number in found.engine.orphans:
         name = found.engine.numbered[number].name
         detail = f"the name of queue {number} is lost to damage; its messages are in {name!r}"

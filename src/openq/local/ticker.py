@@ -34,7 +34,8 @@ class Ticker:
         self._event.set()
 
     def stop(self) -> None:
-        self._stopping = True
+        with self._starting:  # a thread that is being started could not be joined
+            self._stopping = True
         self._event.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

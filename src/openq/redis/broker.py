@@ -19,8 +19,9 @@ import asyncio
 from collections.abc import Callable
 
 from ..broker.interface import Listener
+from ..broker.kv import KeyValues
 from ..clock import Clock
-from ..errors import OpenQError
+from ..errors import OpenQError, StoreError
 from .admin import MessageAdmin
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
@@ -73,6 +74,10 @@ class RedisBroker:
             clock.on_advance(self.tick)
         if loop is not None:
             self._waiters.service.start()
+
+    @property
+    def kv(self) -> KeyValues:
+        raise StoreError("key-values are not in Redis yet")
 
     def _compose(self, store: RedisStore) -> None:
         waiters = self._waiters

@@ -124,7 +124,14 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
         "Ack or nack deliveries, then receive again.",
     ),
     "queue_full": (429, "The queue is full", "Consume from it or raise its limit; then send again."),
+    "key_not_found": (404, "No such key", "GET /api/v1/kv/{bucket} lists the keys; one may have expired."),
+    "kv_conflict": (409, "The key has another version", "Read it again, then put it with its new version."),
     # The server.
+    "kv_full": (
+        507,
+        "The memory for key-values is full",
+        "Delete keys, put them with a ttl, or raise max_kv_bytes.",
+    ),
     "disk_full": (507, "The disk is full", "Free some space; publishing resumes automatically."),
     "exhausted": (
         503,
