@@ -156,6 +156,11 @@ KEYS: dict[str, Key] = {
         "SIZE",
     ),
     "history_bytes": Key(read_size, "maximum bytes that are kept for replay, over all queues", "SIZE"),
+    "max_kv_bytes": Key(
+        within(read_size, 1 << 16, None, "at least 65536 bytes"),
+        "maximum memory for key-values, over all buckets; not for Redis, which has its own limit",
+        "SIZE",
+    ),
 }
 
 
@@ -198,6 +203,7 @@ class Config:
     drain_timeout_s: float = 10
     segment_bytes: int = 64 * _MIB
     history_bytes: int = _GIB
+    max_kv_bytes: int = 256 * _MIB
     # Queues of the default account to be there from the start: name -> settings by the names of
     # `QueueSettings`, only what was named; see `merge_settings`.
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

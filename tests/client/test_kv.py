@@ -14,8 +14,6 @@ from tests.client.helpers import Make, ended, in_thread
 
 __all__ = ["clock", "make"]
 
-pytestmark = pytest.mark.parametrize("make", ["memory", "journal"], indirect=True)
-
 
 def test_a_value_comes_back_with_its_version_and_times(make: Make, clock: VirtualClock) -> None:
     results = make().kv("results")
@@ -291,7 +289,7 @@ def test_a_batch_with_a_wrong_value_stores_the_others(make: Make) -> None:
     assert [entry.key for entry in results.list()] == ["a", "c"]
 
 
-def test_values_on_disk_are_there_after_a_restart(make: Make, tmp_path: object, clock: VirtualClock) -> None:
+def test_values_on_disk_are_there_after_a_restart(tmp_path: object, clock: VirtualClock) -> None:
     with OpenQ("jobs", path=tmp_path, clock=clock) as queue:  # type: ignore[arg-type]
         version = queue.kv("results").put("k", b"1", ttl=100)
         last = queue.kv("results").put("gone", b"1")

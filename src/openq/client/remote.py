@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from ..broker.interface import Filter, Health, QueueStats, Receipt, SearchResult, TimelineStep
-from ..broker.kv import KeyValues
 from ..broker.waiters import Waiter
 from ..clock import Clock
 from ..engine.routing import Binding, Exchange
@@ -42,6 +41,7 @@ from .documents import Document
 from .heartbeat import Heartbeat
 from .http import HttpClient, Refused
 from .interface import OnlyInProcess
+from .remote_kv import RemoteKeyValues
 from .rest_client import path_part
 from .server_api import ServerApi, ServerReply
 
@@ -69,6 +69,7 @@ class RemoteBroker:
     def __init__(self, api: ServerApi) -> None:
         self._api = api
         self.url = api.url
+        self.kv = RemoteKeyValues(api)
         self._endless_leases = Heartbeat(self)
         self._endless: dict[int, Delivery] = {}
         # A server without a disk has other ids after a restart, and numbers its deliveries from 1 again.
@@ -95,10 +96,6 @@ class RemoteBroker:
     @property
     def exchanges(self) -> RemoteBroker:
         return self
-
-    @property
-    def kv(self) -> KeyValues:
-        raise OnlyInProcess("key-values are not served over the network yet")
 
     @property
     def id_prefix(self) -> str:

@@ -14,6 +14,7 @@ from ..model import Delivery, QueueSettings
 from .handle import BrokerHandle, open_shared
 from .http import HttpClient, Refused
 from .remote import RemoteBroker
+from .remote_kv import LongPollKvWait
 from .server_api import RECONNECT_S, ServerApi, check_url
 from .settings import environment_number, log_changes, merge_settings
 from .waiting import ThreadWait
@@ -88,6 +89,7 @@ class ServerHandle(BrokerHandle):
 
     broker: RemoteBroker
     wait_class = LongPollWait
+    kv_wait_class = LongPollKvWait
     is_remote = is_shared_store = True
 
     def __init__(self, broker: RemoteBroker, key: str) -> None:

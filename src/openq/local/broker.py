@@ -608,6 +608,10 @@ class LocalBroker:
         families = [
             Family("openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(self.relaxed))]),
             *self.damage.families(),
+            Family("openq_kv_keys", "gauge", "Keys of all buckets.", [({}, self._engine.key_values.count)]),
+            Family(
+                "openq_kv_bytes", "gauge", "Bytes of keys and values.", [({}, self._engine.key_values.bytes)]
+            ),
         ]
         if self.journal is not None:
             size = sum(segment.bytes for segment in self.journal.segments())

@@ -21,6 +21,7 @@ from . import dead_letters as dead_letters
 from . import exchanges as exchanges
 from . import history as history
 from . import history_tables as history_tables
+from . import key_values as key_values
 from . import messages as messages
 from . import queues as queues
 from . import server_info as server_info

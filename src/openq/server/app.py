@@ -619,6 +619,7 @@ def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -
             config.path,
             segment_bytes=config.segment_bytes,
             history_bytes=config.history_bytes,
+            max_kv_bytes=config.max_kv_bytes,
             relaxed=config.relaxed,
         )
     try:
