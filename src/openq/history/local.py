@@ -219,8 +219,9 @@ class LocalHistory:
                     f"the archive {self.archive_path} was read from a server with a token that may not see "
                     "all queues, so it cannot replace the journal: read it without a data directory"
                 )
-            # Segments dropped meanwhile are in a later version of the archive: read that.
-            if _hole(taken, refs) is None or _version(self.archive.latest()) == _version(taken):
+            # Segments dropped meanwhile are in a later version of the archive, or in its first: read that.
+            is_whole = taken is not None and _hole(taken, refs) is None
+            if is_whole or _version(self.archive.latest()) == _version(taken):
                 end = make_location(refs[-1].number, refs[-1].size) if refs else 0
                 return self._make_snapshot(selection, taken, refs, end, limit)
         raise HistoryUnavailable("the archive is replaced faster than it can be read; try again")
