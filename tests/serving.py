@@ -162,11 +162,3 @@ def served(
         yield server.wait()
     finally:
         server.stop()
-
-
-def until(condition: object, seconds: float = 30.0) -> None:
-    """Wait for something that will come true; fails only if it never does."""
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)

@@ -22,7 +22,8 @@ from typing import Any
 
 from tests.amqp.raw_client import RawClient, method, publish
 from tests.server.raw_http import ConnectionClosed, RawHttpClient, queue_url, request_bytes
-from tests.serving import Served, served_amqp, until
+from tests.serving import Served, served_amqp
+from tests.waiting import until
 
 MIB = 1 << 20
 CLIENTS = 6

@@ -22,8 +22,9 @@ from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroke
 
 from openq import OpenQ
 from tests.real_clients.boto import fresh
-from tests.serving import free_port, served_amqp, until
+from tests.serving import free_port, served_amqp
 from tests.test_protocols import Protocols, opened
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from openq import OpenQ
 from tests.real_clients import boto
 from tests.real_clients.boto import fresh
-from tests.serving import Served, served_amqp, until
+from tests.serving import Served, served_amqp
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 LIBRARY, REST, SQS, AMQP = DOORS = ("library", "rest", "sqs", "amqp")

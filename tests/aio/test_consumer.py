@@ -11,7 +11,8 @@ import pytest
 
 from openq import InvalidSetting, VirtualClock
 from openq.aio import Consumer, Message, OpenQ, Queue
-from tests.aio.helpers import until, until_waiting
+from tests.aio.helpers import until_waiting
+from tests.waiting import until_async
 
 
 def run(test: Callable[[Queue], Awaitable[None]], **settings: Any) -> None:
@@ -32,7 +33,7 @@ def test_messages_are_handled_and_acked() -> None:
         await queue.publish_many(["a", "b", "c"])
         async with Consumer(queue, handle) as consumer:
             await queue.join()
-            await until(lambda: consumer.processed == 3)
+            await until_async(lambda: consumer.processed == 3)
             assert consumer.running
         assert not consumer.running
         assert done == ["a", "b", "c"]
@@ -54,10 +55,10 @@ def test_as_many_as_allowed_are_in_work_at_a_time_and_no_more() -> None:
 
         await queue.publish_many([str(n) for n in range(20)])
         async with Consumer(queue, handle, concurrency=5) as consumer:
-            await until(lambda: working == 5)
+            await until_async(lambda: working == 5)
             assert (await queue.stats()).in_flight == 5
             gate.set()
-            await until(lambda: consumer.processed == 20)
+            await until_async(lambda: consumer.processed == 20)
         assert most == 5
 
     run(test)
@@ -76,7 +77,7 @@ def test_a_failed_message_goes_back_with_the_reason_and_the_consumer_goes_on(
 
         await queue.publish("a")
         async with Consumer(queue, handle) as consumer:
-            await until(lambda: consumer.processed == 1)
+            await until_async(lambda: consumer.processed == 1)
         assert consumer.failed == 1
         assert reasons == [None, "ValueError: not yet"]
 

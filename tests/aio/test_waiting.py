@@ -17,7 +17,8 @@ from openq.aio.waiting import commit_notifier
 from openq.journal.disk import DiskIo
 from openq.journal.file_journal import Journal
 from openq.local.broker import LocalBroker
-from tests.aio.helpers import until, until_waiting
+from tests.aio.helpers import until_waiting
+from tests.waiting import until_async
 
 
 class SlowIo(DiskIo):
@@ -51,7 +52,7 @@ def test_publishers_of_one_tick_share_a_commit(tmp_path: Path) -> None:
         io.gate.clear()
         before = broker.journal.group
         publishing = [asyncio.create_task(each.publish("a")) for each in (queue, other) for _ in range(100)]
-        await until(lambda: len(queue) == len(other) == 100)
+        await until_async(lambda: len(queue) == len(other) == 100)
         await asyncio.sleep(0)
         io.gate.set()
         await asyncio.gather(*publishing)
@@ -69,9 +70,9 @@ def test_nothing_is_answered_before_it_is_on_disk(tmp_path: Path) -> None:
         queue = OpenQ("orders", broker=broker)
         io.gate.clear()
         publishing = asyncio.create_task(queue.publish("a"))
-        await until(lambda: len(queue) == 1)
+        await until_async(lambda: len(queue) == 1)
         receiving = asyncio.create_task(queue.receive())
-        await until(lambda: len(queue) == 0)
+        await until_async(lambda: len(queue) == 0)
         for _ in range(10):
             await asyncio.sleep(0)
 
@@ -108,7 +109,7 @@ def test_a_message_whose_publish_failed_is_never_seen(tmp_path: Path) -> None:
         receiving = asyncio.create_task(queue.receive())
         await until_waiting(queue)
         publishing = asyncio.create_task(queue.publish("a"))
-        await until(lambda: queue.inner.stats().in_flight == 1)
+        await until_async(lambda: queue.inner.stats().in_flight == 1)
         io.failing = True
         io.gate.set()
         errors = await asyncio.gather(receiving, publishing, return_exceptions=True)
@@ -138,7 +139,7 @@ def test_a_failed_disk_raises_in_every_wait_now_and_later(tmp_path: Path) -> Non
         io.gate.clear()
         waiting = [asyncio.create_task(queue.publish("b")) for _ in range(5)]
         gone = asyncio.create_task(queue.publish("c"))
-        await until(lambda: len(queue) == 7)
+        await until_async(lambda: len(queue) == 7)
         gone.cancel()
         await asyncio.sleep(0)
         io.failing = True
@@ -194,7 +195,7 @@ def test_n_messages_wake_n_tasks() -> None:
         waiting = [asyncio.create_task(queue.receive(timeout=None)) for _ in range(5)]
         await until_waiting(queue, 5)
         await queue.publish_many(["a", "b", "c"])
-        await until(lambda: sum(task.done() for task in waiting) == 3)
+        await until_async(lambda: sum(task.done() for task in waiting) == 3)
 
         assert (await queue.stats()).waiters == 2
         await queue.close()
@@ -258,9 +259,9 @@ def test_a_task_cancelled_while_its_message_goes_to_disk_gives_it_back(tmp_path:
         queue = OpenQ("orders", broker=broker)
         io.gate.clear()
         publishing = asyncio.create_task(queue.publish("a"))
-        await until(lambda: len(queue) == 1)
+        await until_async(lambda: len(queue) == 1)
         receiving = asyncio.create_task(queue.receive())
-        await until(lambda: len(queue) == 0)
+        await until_async(lambda: len(queue) == 0)
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await receiving

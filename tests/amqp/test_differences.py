@@ -14,7 +14,8 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from openq import OpenQ
 from tests.cli.helpers import run_in_process
 from tests.real_clients import boto
-from tests.serving import Served, served_amqp, until
+from tests.serving import Served, served_amqp
+from tests.waiting import until
 
 BEYOND_64_BITS = 1 << 70
 WITHOUT_A_SIGN = 1 << 63

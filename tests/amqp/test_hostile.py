@@ -30,7 +30,8 @@ from tests.amqp.raw_client import (
     raw_socket,
     resident_bytes,
 )
-from tests.serving import Served, served_amqp, until
+from tests.serving import Served, served_amqp
+from tests.waiting import until
 
 MIB = 1 << 20
 UNAUTHENTICATED = 1_000
@@ -133,7 +134,7 @@ def test_a_thousand_connections_without_login_are_dropped_and_others_are_served(
                 del left[each]
             return not left
 
-        until(all_gone, LONG_TIMEOUT_S)
+        until(all_gone, seconds=LONG_TIMEOUT_S)
         works(healthy)
 
         assert grown < 100 * MIB

@@ -16,7 +16,8 @@ from openq import OpenQ
 from openq.amqp.management.api import ROUTES
 from openq.auth.policy import Rule
 from openq.auth.store import UserStore
-from tests.serving import Served, free_port, served, until
+from tests.serving import Served, free_port, served
+from tests.waiting import until
 
 from .management_fields import FIELDS, Api, fields_of, nested, prepare
 

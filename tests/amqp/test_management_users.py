@@ -14,7 +14,8 @@ import pytest
 
 from openq.auth.policy import Rule
 from openq.auth.store import UserStore
-from tests.serving import free_port, served, until
+from tests.serving import free_port, served
+from tests.waiting import until
 
 from .dialogue import ConnectionEnded
 from .management_fields import Api

@@ -15,7 +15,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
-from tests.serving import Served, served_amqp, until
+from tests.serving import Served, served_amqp
+from tests.waiting import until
 
 
 def http_status(server: Served, method: str, path: str, body: object = None) -> int:

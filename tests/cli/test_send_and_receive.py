@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.helpers import OPENQ, Cli, run_on_terminal
-from tests.serving import until
+from tests.waiting import until
 
 
 def test_a_message_is_received_as_it_was_sent(cli: Cli, q: str) -> None:

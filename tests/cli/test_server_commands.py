@@ -13,7 +13,8 @@ import pytest
 from tests.certificates import make_certificate
 from tests.cli.helpers import OPENQ, Cli, run_in_process, run_openq
 from tests.client.lossy_proxy import LossyProxy
-from tests.serving import Served, free_port, served, until
+from tests.serving import Served, free_port, served
+from tests.waiting import until
 
 
 def test_the_shortest_demo_is_one_round(cli: Cli) -> None:

@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 
 from openq import Closed, Consumer, Message, OpenQ, Producer
-from tests.client.helpers import ended, in_thread, until, until_waiting
+from tests.client.helpers import ended, in_thread, until_waiting
+from tests.waiting import until
 
 
 def check_each_is_done_once(queue: OpenQ, each: int = 100) -> None:

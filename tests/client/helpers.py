@@ -13,6 +13,7 @@ import pytest
 import openq
 from openq import OpenQ
 from openq.client.message import ReceivedMessage
+from tests.waiting import until
 
 Make = Callable[..., OpenQ]
 
@@ -56,16 +57,6 @@ def ended(*threads: threading.Thread) -> bool:
     for thread in threads:
         thread.join(60)
     return not any(thread.is_alive() for thread in threads)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Until it holds; the bound is there only to end a test that has failed."""
-    pause = threading.Event()
-    for _ in range(30_000):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError(f"never happened: {what}")
 
 
 def until_waiting(queue: OpenQ, count: int) -> None:

@@ -20,8 +20,9 @@ from openq import Consumer, InvalidSetting, Message, OpenQ, aio
 from openq.client.message import ReceivedMessage
 from openq.local.broker import LocalBroker
 from openq.model import MAX_TRACE_BYTES
-from tests.client.helpers import ended, in_thread, until
+from tests.client.helpers import ended, in_thread
 from tests.client.thread_server import ThreadServer
+from tests.waiting import until
 
 Place = dict[str, Any]
 

@@ -30,7 +30,8 @@ from openq.client.times import from_ms, iso, moment_ms, parse_iso, to_ms
 from openq.client.waiting import ThreadWait, WaitRegistry, release_unseen
 from openq.local.broker import LocalBroker
 from openq.model import Delivery
-from tests.client.helpers import Make, bodies, ended, in_process, in_thread, take, until, until_waiting
+from tests.client.helpers import Make, bodies, ended, in_process, in_thread, take, until_waiting
+from tests.waiting import until
 
 pytest_plugins = "tests.client.fixtures"
 

@@ -21,7 +21,8 @@ from openq import (
     VisibilityTimeoutExpired,
 )
 from openq.client import handle
-from tests.client.helpers import Make, bodies, ended, in_thread, take, until
+from tests.client.helpers import Make, bodies, ended, in_thread, take
+from tests.waiting import until
 
 pytest_plugins = "tests.client.fixtures"
 

@@ -45,11 +45,12 @@ from openq.model import (
 )
 from tests.budget import examples
 from tests.client.concurrency import check_each_is_done_once, received_while_closing, run
-from tests.client.helpers import bodies, ended, in_thread, take, until
+from tests.client.helpers import bodies, ended, in_thread, take
 from tests.client.test_formats import attributes as any_attributes
 from tests.client.test_formats import bodies as any_body
 from tests.client.thread_server import ThreadServer
 from tests.serving import free_port, served
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from openq import QueueFull, Unreachable
 from openq.aio import Consumer, Message, OpenQ
 from openq.local.broker import LocalBroker
-from tests.aio.helpers import until
 from tests.client.thread_server import ThreadServer
 from tests.serving import free_port, start
+from tests.waiting import until_async
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def test_a_cancelled_receive_takes_no_message_with_it(server: ThreadServer) -> N
         async with await OpenQ.open("jobs", url=server.url) as queue:
             for i in range(30):
                 waiting = asyncio.create_task(queue.receive(timeout=None))
-                await until(lambda: waiters(server) == 1)
+                await until_async(lambda: waiters(server) == 1)
                 publishing = asyncio.create_task(queue.publish(i))
                 waiting.cancel()
                 await publishing
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
-                await until(lambda: server.broker.stats("jobs").in_flight == 0)
+                await until_async(lambda: server.broker.stats("jobs").in_flight == 0)
                 assert await queue.purge() == 1
 
     run(test)
@@ -56,7 +56,7 @@ def test_a_hundred_waits_do_not_keep_a_publish_waiting(server: ThreadServer) -> 
     async def test() -> None:
         async with await OpenQ.open("jobs", url=server.url) as queue:
             waiting = [asyncio.create_task(queue.receive(timeout=None)) for _ in range(100)]
-            await until(lambda: waiters(server) == 100)
+            await until_async(lambda: waiters(server) == 100)
 
             await queue.publish_many(range(100))
 
@@ -80,9 +80,9 @@ def test_a_consumer_works_and_stops_at_once(server: ThreadServer) -> None:
 
             async with Consumer(queue, handle, concurrency=4, heartbeat=True):
                 await queue.publish_many(range(10))
-                await until(lambda: len(done) == 10)
+                await until_async(lambda: len(done) == 10)
             assert sorted(done, key=str) == list(range(10))
-            await until(lambda: waiters(server) == 0)
+            await until_async(lambda: waiters(server) == 0)
             assert queue.messages == []
 
     run(test)

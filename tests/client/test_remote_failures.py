@@ -19,10 +19,11 @@ from openq import (
     Unreachable,
 )
 from openq.local.broker import LocalBroker
-from tests.client.helpers import bodies, ended, in_thread, take, until, until_waiting
+from tests.client.helpers import bodies, ended, in_thread, take, until_waiting
 from tests.client.lossy_proxy import LossyProxy
 from tests.client.thread_server import ThreadServer
 from tests.serving import free_port, served, start
+from tests.waiting import until
 
 
 @pytest.fixture

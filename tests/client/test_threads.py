@@ -13,7 +13,8 @@ import pytest
 
 from openq import Closed, Consumer, Message, OpenQ, Producer, VirtualClock
 from tests.client.concurrency import check_each_is_done_once, received_while_closing
-from tests.client.helpers import Make, ended, in_process, in_thread, take, until, until_waiting
+from tests.client.helpers import Make, ended, in_process, in_thread, take, until_waiting
+from tests.waiting import until
 
 pytest_plugins = "tests.client.fixtures"
 

@@ -7,7 +7,8 @@ import pytest
 
 from openq import Consumer, OpenQ, VirtualClock, aio
 from openq.journal.repair import repair
-from tests.client.helpers import ended, until
+from tests.client.helpers import ended
+from tests.waiting import until
 
 pytest_plugins = "tests.client.fixtures"
 

@@ -29,7 +29,7 @@ from tests.crash.kill_loop import QUEUES, SPACES
 from tests.crash.ledger import Ledger, Verdict
 from tests.crash.seeds import chosen_seed
 from tests.isolation import with_tests
-from tests.redis.servers import FORCED, PLAIN, Server, cluster, sentinel, single, wait_until
+from tests.redis.servers import FORCED, PLAIN, Server, cluster, sentinel, single, until_reachable
 
 if TYPE_CHECKING:
     from tests.redis.servers import Cluster
@@ -339,7 +339,7 @@ def full(seed: int, rounds: int = 1, *, program: str | None = None) -> Outcome:
         for _ in range(rounds):
             published += _fill(troupe, chance)
             _empty_by_hand(troupe)
-            wait_until(lambda: _has_room(troupe), "publishing works again", PATIENCE_S)
+            until_reachable(lambda: _has_room(troupe), "publishing works again", PATIENCE_S)
         troupe.drain()
         return troupe.outcome(f"filled {rounds} times, {published} messages")
 

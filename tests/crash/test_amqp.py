@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.amqp.dialogue import ConnectionEnded
 from tests.amqp.raw_client import RawClient, method, publish
-from tests.serving import served_amqp, until
+from tests.serving import served_amqp
+from tests.waiting import until
 
 
 def confirmed_until_killed(talk: RawClient, queue: str, at_least: int, enough: threading.Event) -> int:

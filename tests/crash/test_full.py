@@ -17,7 +17,7 @@ from tests.crash.faults import FaultyDisk
 from tests.crash.host import Host
 from tests.crash.ledger import Ledger
 from tests.crash.workload import SPACES, Work, open_broker, trial
-from tests.journal.helpers import eventually
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -59,7 +59,7 @@ def test_on_a_full_disk_publishing_stops_and_all_else_goes_on(
             client.publish("work", size=2000)
 
     disk.capacity = 64 * MIB
-    eventually(lambda: client.do("health", changes=False)["ok"])
+    until(lambda: client.do("health", changes=False)["ok"])
     client.publish("work", size=2000)
     broker.close()
     assert trial_of(quick_path / "d", ledger, clock) == ""

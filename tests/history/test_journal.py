@@ -39,7 +39,7 @@ from openq.journal.index import index_path
 from openq.model import Draft, Properties, QueueSettings
 from tests.budget import examples
 from tests.history.journals import JournalWorkload, create_queues, open_broker, plain_tables, wire
-from tests.serving import until
+from tests.waiting import until
 
 
 def read_all(path: Path, selection: Selection, files: JournalFiles | None = None) -> pa.Table:

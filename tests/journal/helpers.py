@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from typing import Any
 
 from openq.journal.file_journal import Journal
@@ -50,14 +48,6 @@ def contents(path: str | os.PathLike[str], **options: Any) -> list[bytes]:
 
 def records(count: int, size: int = 60) -> list[bytes]:
     return [f"{n:06d}".encode().ljust(size, b".") for n in range(count)]
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for something that a background thread does."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.002)
 
 
 def segment_file(path: str | os.PathLike[str], number: int) -> str:

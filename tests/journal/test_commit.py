@@ -12,7 +12,8 @@ import pytest
 
 from openq.errors import JournalFailed
 from openq.journal.disk import DiskIo
-from tests.journal.helpers import contents, eventually, put, small
+from tests.journal.helpers import contents, put, small
+from tests.waiting import until
 
 
 class Gate(DiskIo):
@@ -58,7 +59,7 @@ def test_those_who_come_during_a_commit_share_the_next_one(tmp_path: Path) -> No
     threads = [threading.Thread(target=put, args=(journal, b"%d" % n)) for n in range(100)]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(journal._waiters) == 100)
+    until(lambda: len(journal._waiters) == 100)
     before = gate.syncs
     gate.open_.set()
     for thread in [first, *threads]:
@@ -122,7 +123,7 @@ def test_callbacks_and_waiters_of_many_groups_mix(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    eventually(lambda: len(called) == 800)
+    until(lambda: len(called) == 800)
     # In the order of appending: groups never overtake each other.
     assert called == wanted
     journal.close()
@@ -149,7 +150,7 @@ def test_one_callback_per_group_is_enough(tmp_path: Path) -> None:
                 journal.after_commit(answer)
         if n % 7 == 0:
             journal.flush()
-    eventually(lambda: len(answered) == 500)
+    until(lambda: len(answered) == 500)
     assert answered == locations
     journal.close()
 
@@ -189,7 +190,7 @@ def test_who_waits_for_a_record_that_is_being_written_is_told_with_it(tmp_path: 
     assert told == []
 
     gate.open_.set()
-    eventually(lambda: len(told) == 1)
+    until(lambda: len(told) == 1)
 
     assert written < told[0] <= pending
     journal.wait(pending)
@@ -288,13 +289,13 @@ def test_a_failed_sync_is_final_for_everybody(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     io.arrived.acquire()
-    eventually(lambda: len(journal._waiters) == 9)
+    until(lambda: len(journal._waiters) == 9)
     with journal.lock:
         journal.after_commit(lambda: called.append(journal.error))
     io.open_.set()
     for thread in threads:
         thread.join()
-    eventually(lambda: called)
+    until(lambda: called)
     syncs = io.syncs
 
     assert len(failures) == 10
@@ -305,7 +306,7 @@ def test_a_failed_sync_is_final_for_everybody(tmp_path: Path) -> None:
         put(journal, b"later")
     with journal.lock:
         journal.after_commit(lambda: called.append("late"))
-    eventually(lambda: "late" in called)
+    until(lambda: "late" in called)
     journal.wait(good)
     assert journal.read(good) == b"good"
     journal.close()

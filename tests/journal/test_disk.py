@@ -15,7 +15,8 @@ from openq.journal.disk import DiskIo, allocate, make_file, read_all, write_all
 from openq.journal.flag import WakeFlag
 from openq.journal.lockfile import DirectoryLock
 from tests.journal.fake_disk import FakeDisk
-from tests.journal.helpers import contents, eventually, put, records, small
+from tests.journal.helpers import contents, put, records, small
+from tests.waiting import until
 
 
 class Stingy(DiskIo):
@@ -88,7 +89,7 @@ def test_a_failed_close_or_unlink_of_leftovers_is_only_logged(tmp_path: Path) ->
     io = Clumsy()
     journal = small(tmp_path, io=io)
     put(journal, b"x")
-    eventually(lambda: journal._pool.spares)
+    until(lambda: journal._pool.spares)
     io.clumsy = True
     journal.close()
     assert contents(tmp_path) == [b"x"]
@@ -251,14 +252,14 @@ def test_a_mistake_of_ours_in_the_keeper_is_survived(tmp_path: Path) -> None:
             return super()._prepare_segments()
 
     journal = Careless(tmp_path, reserve_bytes=0, rows_of=lambda record, offset: b"")
-    eventually(lambda: journal._pool.spares)
+    until(lambda: journal._pool.spares)
     journal.close()
 
 
 def test_a_reserve_of_another_size_is_replaced(tmp_path: Path) -> None:
     for size in (2048, 4096, 4096):
         journal = small(tmp_path, reserve_bytes=size)
-        eventually(lambda: journal._pool.reserve)  # noqa: B023
+        until(lambda: journal._pool.reserve)  # noqa: B023
         assert os.path.getsize(tmp_path / "journal" / "reserve") == size
         journal.close()
 

@@ -13,7 +13,8 @@ from openq.errors import DiskFull, Exhausted, JournalFailed, OutOfRoom, Unconfir
 from openq.journal import writer
 from openq.journal.file_journal import Journal
 from tests.journal.fake_disk import FakeDisk
-from tests.journal.helpers import contents, eventually, put, records, small
+from tests.journal.helpers import contents, put, records, small
+from tests.waiting import until
 
 ACK = b"ack" * 10
 
@@ -30,7 +31,7 @@ def fill(journal: Journal, record: bytes = b"m" * 100) -> int:
         count += 1
         assert count < 1000
         # The keeper needs a moment to notice; the broker is never this alone with a full disk.
-        eventually(lambda: journal._pool.spares or journal._pool.full)
+        until(lambda: journal._pool.spares or journal._pool.full)
 
 
 def until_refused(journal: Journal, record: bytes) -> tuple[int, DiskFull]:
@@ -45,7 +46,7 @@ def until_refused(journal: Journal, record: bytes) -> tuple[int, DiskFull]:
 def test_publishing_stops_and_acknowledging_goes_on_until_space_returns(tmp_path: Path) -> None:
     disk = FakeDisk(tmp_path, capacity=12_000)
     journal = small(tmp_path / "d", io=disk)
-    eventually(lambda: journal._pool.reserve)
+    until(lambda: journal._pool.reserve)
     published = fill(journal)
     assert published > 20
 
@@ -56,10 +57,10 @@ def test_publishing_stops_and_acknowledging_goes_on_until_space_returns(tmp_path
     assert journal.read_many(acks) == [ACK] * 20
 
     disk.capacity = 40_000
-    eventually(lambda: not journal._pool.full)
+    until(lambda: not journal._pool.full)
     with journal.lock:
         assert journal.can_publish(100)
-    eventually(lambda: journal._pool.reserve)
+    until(lambda: journal._pool.reserve)
     put(journal, b"published again")
     journal.close()
     found = contents(tmp_path / "d")
@@ -77,7 +78,7 @@ def test_when_the_reserve_is_used_up_too_appending_is_refused_and_nothing_breaks
     assert journal.error is None
 
     disk.capacity = 40_000
-    eventually(lambda: not journal._pool.full)
+    until(lambda: not journal._pool.full)
     put(journal, ACK)
     journal.close()
     assert len(contents(tmp_path / "d")) == published + acks + 1
@@ -90,7 +91,7 @@ def test_freeing_segments_ends_the_state(tmp_path: Path) -> None:
     put(journal, ACK)
 
     journal.drop_before(journal.end_location >> 32)
-    eventually(lambda: not journal._pool.full)
+    until(lambda: not journal._pool.full)
     with journal.lock:
         assert journal.can_publish(100)
     put(journal, b"again")
@@ -106,7 +107,7 @@ def test_a_journal_opens_on_a_full_disk(tmp_path: Path) -> None:
     disk.capacity = 0
     journal = small(tmp_path / "d", io=disk)
     assert len(list(journal.replay())) == published
-    eventually(lambda: journal._pool.full)
+    until(lambda: journal._pool.full)
     put(journal, ACK)
     journal.close()
 
@@ -173,7 +174,7 @@ def test_a_write_that_finds_no_room_is_waited_out(tmp_path: Path, error: int, al
     """Whoever waits is told that it is uncertain, the rest is refused; then it goes on by itself."""
     fault = Refusing("pwrite", error)
     journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
-    eventually(lambda: journal._pool.reserve and journal._pool.spares)
+    until(lambda: journal._pool.reserve and journal._pool.spares)
     put(journal, b"before")
     fault.armed = True
     if alone:
@@ -182,7 +183,7 @@ def test_a_write_that_finds_no_room_is_waited_out(tmp_path: Path, error: int, al
     else:  # the writer commits, and one more waits for it
         [location] = put(journal, b"in doubt", wait=False)
         journal.flush()
-        eventually(lambda: journal._stalled)
+        until(lambda: journal._stalled)
         with pytest.raises(Unconfirmed):
             journal.wait(location)
 
@@ -195,7 +196,7 @@ def test_a_write_that_finds_no_room_is_waited_out(tmp_path: Path, error: int, al
         put(journal, b"refused")
 
     fault.armed = False
-    eventually(lambda: journal._stalled is None)
+    until(lambda: journal._stalled is None)
     put(journal, b"after")
     journal.close()
     assert contents(tmp_path / "d") == [b"before", b"in doubt", b"after"]
@@ -207,7 +208,7 @@ def test_a_write_that_finds_no_room_is_waited_out(tmp_path: Path, error: int, al
 def test_a_segment_that_cannot_be_made_is_waited_out(tmp_path: Path, operation: str, error: int) -> None:
     fault = Refusing(operation, error)
     journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
-    eventually(lambda: journal._pool.reserve and journal._pool.spares)
+    until(lambda: journal._pool.reserve and journal._pool.spares)
     fault.armed = True
     kept: list[bytes] = []
     refusal: OutOfRoom | None = None
@@ -225,7 +226,7 @@ def test_a_segment_that_cannot_be_made_is_waited_out(tmp_path: Path, operation: 
     assert 5 < len(kept) < 500
 
     fault.armed = False
-    eventually(lambda: journal._stalled is None and not journal._pool.full)
+    until(lambda: journal._stalled is None and not journal._pool.full)
     put(journal, b"after")
     journal.close()
     assert contents(tmp_path / "d") == [*kept, b"after"]
@@ -301,7 +302,7 @@ def test_when_the_keeper_is_late_the_writer_makes_the_segment(tmp_path: Path) ->
 def test_when_the_keeper_is_late_and_the_disk_full_the_reserve_serves(tmp_path: Path) -> None:
     disk = FakeDisk(tmp_path)
     journal = small(tmp_path / "d", io=disk)
-    eventually(lambda: journal._pool.reserve and journal._pool.spares)
+    until(lambda: journal._pool.reserve and journal._pool.spares)
     journal._preparer.stop()
     disk.capacity = 0
     count, _ = until_refused(journal, b"x" * 60)
@@ -317,7 +318,7 @@ def test_a_small_rest_of_the_disk_is_used(tmp_path: Path) -> None:
     # Room for the first segment, the bounds, the reserve and one more of the first's size, not of twice.
     disk = FakeDisk(tmp_path, capacity=1024 + 1024 + 2048 + 1024 + 100)
     journal = small(tmp_path / "d", io=disk)
-    eventually(lambda: journal._pool.spares)
+    until(lambda: journal._pool.spares)
     assert journal._pool.spares[0].size == 1024
     assert not journal._pool.full
     journal.close()
@@ -333,16 +334,16 @@ def test_other_errors_of_the_keeper_are_tried_again(tmp_path: Path) -> None:
 
     disk = FakeDisk(tmp_path)
     journal = small(tmp_path / "d", io=disk)
-    eventually(lambda: journal._pool.spares)
+    until(lambda: journal._pool.spares)
     with journal.lock:
         journal._pool.spares.clear()
     disk.fault = lambda operation, count: fault("fallocate", 99) if operation == "fallocate" else None
     journal._preparer.wake()
-    eventually(lambda: disk.calls.count("fallocate") > 4)
+    until(lambda: disk.calls.count("fallocate") > 4)
     assert journal.error is None
     assert not journal._pool.full
     broken.clear()
-    eventually(lambda: journal._pool.spares)
+    until(lambda: journal._pool.spares)
     journal.close()
 
 
@@ -388,7 +389,7 @@ def test_a_segment_after_the_reserve_is_an_ordinary_one_again(tmp_path: Path) ->
     while not in_reserve(journal):
         put(journal, ACK)
     disk.capacity = None
-    eventually(lambda: not journal._pool.full)
+    until(lambda: not journal._pool.full)
     while in_reserve(journal):
         put(journal, ACK)
     journal.close()
@@ -402,7 +403,7 @@ def test_a_segment_after_the_reserve_is_an_ordinary_one_again(tmp_path: Path) ->
 
 def test_a_reserve_that_was_taken_is_not_replaced_before_it_has_its_new_name(tmp_path: Path) -> None:
     journal = small(tmp_path)
-    eventually(lambda: journal._pool.reserve)
+    until(lambda: journal._pool.reserve)
     stock = journal._pool
     with journal.lock:
         reserve = stock.reserve
@@ -422,7 +423,7 @@ def test_a_reserve_that_was_taken_is_not_replaced_before_it_has_its_new_name(tmp
 def test_without_a_reserve_a_segment_is_planned_only_where_free_space_is_seen(tmp_path: Path) -> None:
     disk = FakeDisk(tmp_path)
     journal = small(tmp_path / "d", io=disk)
-    eventually(lambda: journal._pool.reserve and journal._pool.spares)
+    until(lambda: journal._pool.reserve and journal._pool.spares)
     journal._preparer.stop()  # nothing is made while we look
     with journal.lock:
         spares, reserve = list(journal._pool.spares), journal._pool.reserve
@@ -439,7 +440,7 @@ def test_without_a_reserve_a_segment_is_planned_only_where_free_space_is_seen(tm
 
 def test_a_directory_that_was_removed_is_tried_ever_less_often(tmp_path: Path) -> None:
     journal = small(tmp_path / "d")
-    eventually(lambda: journal._pool.reserve and journal._pool.spares)
+    until(lambda: journal._pool.reserve and journal._pool.spares)
     journal._preparer.stop()
     pool = journal._pool
     with journal.lock:

@@ -12,7 +12,8 @@ import pytest
 from openq.errors import HistoryUnavailable, JournalDamaged
 from openq.journal.file_journal import Journal
 from openq.journal.index import SegmentIndex, index_path, load
-from tests.journal.helpers import batch, eventually, put, segment_file, small
+from tests.journal.helpers import batch, put, segment_file, small
+from tests.waiting import until
 
 ROW = Struct("<QQIIIBBH")
 
@@ -32,7 +33,7 @@ def rows_of(record: bytes, offset: int) -> bytes:
 
 def indexed(journal: Journal) -> None:
     """Wait for the keeper."""
-    eventually(lambda: all(s.first_ms is not None for s in journal.segments() if s.sealed))
+    until(lambda: all(s.first_ms is not None for s in journal.segments() if s.sealed))
 
 
 def filled(path: Path, count: int = 200) -> tuple[Journal, list[int]]:
@@ -177,7 +178,7 @@ def test_a_damaged_segment_gets_no_index(tmp_path: Path) -> None:
     journal = small(tmp_path, rows_of=rows_of)
     with pytest.raises(JournalDamaged):
         journal.index(1)
-    eventually(lambda: all(s.indexed for s in journal._segments.values() if s is not journal._writing))
+    until(lambda: all(s.indexed for s in journal._segments.values() if s is not journal._writing))
     assert not os.path.exists(index_path(segment_file(tmp_path, 1)))
     assert journal.index(2).count
     journal.close()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from openq.errors import Closed, HistoryUnavailable, InvalidSetting, JournalDamaged
 from tests.budget import examples
-from tests.journal.helpers import batch, contents, eventually, put, records, small
+from tests.journal.helpers import batch, contents, put, records, small
+from tests.waiting import until
 
 
 def test_records_come_back_in_order_after_reopening(tmp_path: Path) -> None:
@@ -60,11 +61,11 @@ def test_records_that_nobody_waits_for_reach_the_disk_too(tmp_path: Path) -> Non
     journal = small(tmp_path)
     [location] = put(journal, b"lazy", wait=False)
 
-    eventually(lambda: journal.durable_location > location)
+    until(lambda: journal.durable_location > location)
     # And again once the writer has gone to sleep.
-    eventually(lambda: journal._asleep)
+    until(lambda: journal._asleep)
     [location] = put(journal, b"lazy too", wait=False)
-    eventually(lambda: journal.durable_location > location)
+    until(lambda: journal.durable_location > location)
     journal.close()
 
 
@@ -103,7 +104,7 @@ def test_each_segment_is_twice_as_large_as_the_one_before(tmp_path: Path) -> Non
     journal = small(tmp_path)
     for record in records(300):
         put(journal, record)
-        eventually(lambda: journal._pool.spares)
+        until(lambda: journal._pool.spares)
     sizes = [os.path.getsize(segment.path) for segment in journal.segments()]
 
     assert sizes[:3] == [1024, 2048, 4096]
@@ -242,7 +243,7 @@ def test_a_callback_comes_without_the_lock_when_all_is_durable(tmp_path: Path) -
         location = journal.append(b"x")
         journal.after_commit(look)
     journal.flush()
-    eventually(lambda: seen)
+    until(lambda: seen)
     assert seen[0] > location
     assert journal.group > group
     journal.close()
@@ -250,12 +251,12 @@ def test_a_callback_comes_without_the_lock_when_all_is_durable(tmp_path: Path) -
 
 def test_a_callback_for_nothing_comes_too(tmp_path: Path) -> None:
     journal = small(tmp_path)
-    eventually(lambda: journal._asleep)
+    until(lambda: journal._asleep)
     seen: list[int] = []
     with journal.lock:
         journal.after_commit(lambda: seen.append(1))
 
-    eventually(lambda: seen)
+    until(lambda: seen)
     journal.close()
 
 
@@ -269,7 +270,7 @@ def test_a_callback_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
         journal.after_commit(lambda: seen.append(2))
     journal.wait(location)
 
-    eventually(lambda: seen == [1, 2])
+    until(lambda: seen == [1, 2])
     put(journal, b"it goes on")
     journal.close()
 

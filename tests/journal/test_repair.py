@@ -31,8 +31,8 @@ from openq.journal.inspect import (
 )
 from openq.journal.losses import is_loss
 from openq.journal.repair import CheckReport, check, dump, repair
-from tests.journal import helpers
 from tests.journal.helpers import contents, no_rows, put, records, segment_file, small
+from tests.waiting import until
 
 Where = list[tuple[int, bytes]]
 
@@ -52,9 +52,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Where]:
     for record in records(150):
         where += [(location, record) for location in put(journal, record)]
         # With a late keeper the segments would have other sizes.
-        helpers.eventually(lambda: journal._pool.spares)
+        until(lambda: journal._pool.spares)
     sealed = list(journal._segments.values())[:-1]
-    helpers.eventually(lambda: all(os.path.exists(index_path(segment.path)) for segment in sealed))
+    until(lambda: all(os.path.exists(index_path(segment.path)) for segment in sealed))
     journal.close()
     return path, where
 

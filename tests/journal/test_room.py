@@ -11,7 +11,8 @@ from openq.journal import writer
 from openq.journal.file_journal import Journal
 from openq.journal.format import FRAME_BYTES
 from tests.journal.fake_disk import FakeDisk
-from tests.journal.helpers import contents, eventually, put, small
+from tests.journal.helpers import contents, put, small
+from tests.waiting import until
 
 RECORD = b"r" * 100
 
@@ -57,7 +58,7 @@ def test_a_full_disk_and_a_closed_journal_refuse_before_any_change(
     monkeypatch.setattr(writer, "NO_SPACE_TIMEOUT_S", 0.05)
     disk = FakeDisk(tmp_path, capacity=12_000)
     journal = small(tmp_path / "d", io=disk)
-    eventually(lambda: journal._pool.reserve)
+    until(lambda: journal._pool.reserve)
     put(journal, RECORD)
     before = journal.end_location
 

@@ -14,8 +14,7 @@ from openq.journal.disk import DiskIo
 from openq.journal.file_journal import Journal
 from openq.local.broker import LocalBroker
 from openq.model import QueueSettings
-from tests.journal.helpers import eventually
-from tests.serving import until
+from tests.waiting import until
 
 SEGMENT = 1 << 16
 BODY = b"b" * 1_000
@@ -54,7 +53,7 @@ class Place:
     def work(self) -> None:
         self.broker.sync()
         # The age of a segment is known once another thread has indexed it.
-        eventually(lambda: all(segment.last_ms is not None for segment in self.journal.segments()[:-1]))
+        until(lambda: all(segment.last_ms is not None for segment in self.journal.segments()[:-1]))
         keeper = self.broker.housekeeper
         assert keeper is not None
         keeper.work()

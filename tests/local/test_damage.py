@@ -13,7 +13,7 @@ from openq.journal.index import index_path
 from openq.local.broker import LocalBroker
 from openq.metrics import render
 from openq.model import Draft, QueueSettings
-from tests.serving import until
+from tests.waiting import until
 
 
 def test_a_report_is_logged_once_and_degrades_the_health(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from openq.errors import DiskFull
 from openq.local.broker import LocalBroker
 from openq.local.core import BrokerCore
 from openq.model import NO_DEADLINE, OPTION_FIELDS, Draft, Properties, QueueSettings, plain_options
-from tests.journal.helpers import eventually
+from tests.waiting import until
 
 SEGMENT = 1 << 16
 BODY = b"b" * 1_000
@@ -45,7 +45,7 @@ class Place:
         journal = self.broker.journal
         assert journal is not None
         # The age of a segment is known once another thread has indexed it.
-        eventually(lambda: all(segment.last_ms is not None for segment in journal.segments()[:-1]))
+        until(lambda: all(segment.last_ms is not None for segment in journal.segments()[:-1]))
         keeper = self.broker.housekeeper
         assert keeper is not None
         keeper.work()

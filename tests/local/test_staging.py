@@ -40,7 +40,7 @@ from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
 from openq.packed import MESSAGE_COLUMNS, pack
 from tests.crash.faults import FaultyDisk
-from tests.serving import until
+from tests.waiting import until
 
 JOB = StagingJob("load")
 MIB = 1 << 20

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyspark
 
 from openq.pipeline.java import find_java, spark_home
-from tests.serving import until
 from tests.shared_spark import JAVA
+from tests.waiting import until
 
 HOME = Path(pyspark.__file__).parent
 # Several of these share a small machine.
@@ -72,7 +72,7 @@ def running(
 
 
 def _wait_for(ready: str, log: Path, process: subprocess.Popen[bytes]) -> None:
-    until(lambda: ready in log.read_text("utf-8", "replace") or process.poll() is not None, 180)
+    until(lambda: ready in log.read_text("utf-8", "replace") or process.poll() is not None, seconds=180)
     assert process.poll() is None, log.read_text("utf-8", "replace")[-3000:]
 
 

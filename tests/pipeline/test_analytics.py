@@ -25,7 +25,8 @@ from openq.pipeline.target import moment_us, queue_list
 from openq.pipeline.triage import triage
 from tests.cli.helpers import run_in_process
 from tests.pipeline.recount import History, Recount, Simulation, micros, nearest
-from tests.serving import Served, served, until
+from tests.serving import Served, served
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

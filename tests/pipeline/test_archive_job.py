@@ -31,7 +31,8 @@ from openq.pipeline.archive_files import row_checksums, sorted_by_day, write_row
 from openq.pipeline.archive_tasks import TaskFailed, run_tasks
 from tests.crash.seeds import chosen_seed, repeat_with
 from tests.pipeline.conftest import fill_path
-from tests.serving import free_port, served, until
+from tests.serving import free_port, served
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

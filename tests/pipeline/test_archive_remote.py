@@ -35,7 +35,8 @@ from openq.pipeline.remote_history import RemoteHistory
 from tests.crash.seeds import chosen_seed, repeat_with
 from tests.pipeline.conftest import Filled, fill_path, fill_server
 from tests.redis.servers import single
-from tests.serving import Served, free_port, served, until
+from tests.serving import Served, free_port, served
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,8 @@ from openq.errors import InvalidSetting, OpenQError
 from openq.pipeline.closer import close_stream, committed_offsets, offsets_in
 from openq.pipeline.link import Link
 from tests.pipeline.stream_runner import StreamRunner, stopped  # noqa: F401
-from tests.serving import Served, served, until
+from tests.serving import Served, served
+from tests.waiting import until
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:

@@ -12,7 +12,8 @@ import pytest
 from openq import OpenQ
 from openq.pipeline.closer import Closer, close_stream
 from openq.pipeline.session import reason
-from tests.serving import Served, served, until
+from tests.serving import Served, served
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,10 +100,10 @@ def test_a_consumed_queue_is_empty_after_the_run(spark: SparkSession, server: Se
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .start()
         )
-        until(lambda: sum(map(len, seen)) == 12, 300)
+        until(lambda: sum(map(len, seen)) == 12, seconds=300)
         query.processAllAvailable()
         query.stop()
-        until(lambda: counts(server, "a") == (0, 0), 120)
+        until(lambda: counts(server, "a") == (0, 0), seconds=120)
     finally:
         spark.streams.removeListener(closer)
 

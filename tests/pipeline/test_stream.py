@@ -17,7 +17,8 @@ from openq.local.broker import LocalBroker
 from openq.pipeline.archive import archive
 from openq.pipeline.link import Link
 from tests.pipeline.stream_runner import StreamRunner, stopped  # noqa: F401
-from tests.serving import served, until
+from tests.serving import served
+from tests.waiting import until
 
 
 def flat(player: StreamRunner) -> list[bytes]:

@@ -11,7 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from tests.real_clients.environments import CELERY, python_with, run_program
-from tests.serving import Served, until
+from tests.serving import Served
+from tests.waiting import until
 
 PROGRAMS = Path(__file__).parent / "programs"
 NO_RESULTS = "disabled://"
@@ -64,7 +65,7 @@ class Application:
             assert worker.poll() is None, log.read_text()
             return " ready." in log.read_text()
 
-        until(is_ready, 60)
+        until(is_ready)
         return worker
 
     def log_of(self, number: int) -> Path:

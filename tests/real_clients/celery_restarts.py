@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.real_clients.celery_amqp import Application, counts_of
-from tests.serving import Served, free_port, start, until
+from tests.serving import Served, free_port, start
+from tests.waiting import until
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def survive(count: int, place: Path) -> Outcome:
                 said, _ = feeder.communicate("\n", timeout=120)
             fed = json.loads(said)
             accepted = set(fed["accepted"])
-            until(lambda: counts_of(server, application.queue) == (0, 0), 300)
+            until(lambda: counts_of(server, application.queue) == (0, 0), seconds=300)
             ran = [int(n) for n in application.notes("fed")]
             return Outcome(
                 restarts=count,
@@ -71,7 +72,7 @@ def survive(count: int, place: Path) -> Outcome:
 def _wait_for_runs(application: Application) -> None:
     """Until some more tasks ran: then others wait, and others are being sent."""
     before = len(application.notes("fed"))
-    until(lambda: len(application.notes("fed")) > before + 10, 120)
+    until(lambda: len(application.notes("fed")) > before + 10, seconds=120)
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ from botocore.exceptions import ClientError
 from tests.real_clients import boto
 from tests.real_clients.boto import arn_of, attributes_of, bodies, fresh, make, take, with_dead_letters
 from tests.real_clients.programs.every_operation import refusals, walk
-from tests.serving import Served, until
+from tests.serving import Served
+from tests.waiting import until
 
 
 def refusal(call: Any, **arguments: Any) -> tuple[str, int]:

@@ -14,7 +14,8 @@ import pytest
 
 from tests.real_clients import boto
 from tests.real_clients.environments import CELERY, aws_environment, python_with, run_program
-from tests.serving import Served, until
+from tests.serving import Served
+from tests.waiting import until
 
 PROGRAMS = Path(__file__).parent / "programs"
 VISIBILITY_S = 3

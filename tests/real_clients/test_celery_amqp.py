@@ -11,7 +11,8 @@ import pytest
 from tests.real_clients.celery_amqp import Application, counts_of
 from tests.real_clients.celery_restarts import survive
 from tests.redis.servers import single
-from tests.serving import Served, served_amqp, until
+from tests.serving import Served, served_amqp
+from tests.waiting import until
 
 ServerAndPort = tuple[Served, int]  # a server and its AMQP port
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.real_clients.celery_amqp import PROGRAMS, counts_of
 from tests.real_clients.environments import python_with, run_program
-from tests.serving import served_amqp, until
+from tests.serving import served_amqp
+from tests.waiting import until
 
 
 def _environment(**more: str) -> dict[str, str]:
@@ -40,7 +41,7 @@ def test_dramatiq_runs_delays_retries_and_gives_up_on_messages(tmp_path: Path) -
             )
         try:
             run_program([_python(), PROGRAMS / "dramatiq_app.py"], environment)
-            until(lambda: notes.exists() and len(notes.read_text().splitlines()) == 7, 60)
+            until(lambda: notes.exists() and len(notes.read_text().splitlines()) == 7)
             # What failed for the last time lies in a queue of its own, and nothing else is left anywhere.
             until(lambda: counts_of(server, "dramatiq-test.XQ") == (1, 0))
             until(lambda: counts_of(server, "dramatiq-test") == (0, 0))

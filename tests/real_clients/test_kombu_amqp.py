@@ -21,7 +21,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue, binding
 from kombu.pools import producers
 
 from tests.real_clients.boto import fresh
-from tests.serving import until
+from tests.waiting import until
 
 TIMEOUT_S = 30
 

@@ -13,7 +13,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.real_clients import boto
-from tests.serving import Served, served, served_amqp, until
+from tests.serving import Served, served, served_amqp
+from tests.waiting import until
 
 WEST = "eu-west-1"
 NAMESPACE = f"{WEST}.{boto.ACCOUNT}"

@@ -26,7 +26,8 @@ from openq.auth.policy import Rule
 from openq.auth.store import CreatedKey, UserStore
 from tests.real_clients import boto
 from tests.real_clients.boto import arn_of, bodies, fresh, make, take
-from tests.serving import Served, served, until
+from tests.serving import Served, served
+from tests.waiting import until
 
 OTHER = "444455556666"
 

@@ -27,11 +27,11 @@ from typing import Any
 import hiredis
 
 from tests.serving import free_port
+from tests.waiting import WAIT_S, until
 
 HOST = "127.0.0.1"
 SLOTS = 16384
 START_S = 20.0
-SETTLE_S = 60.0
 POLL_S = 0.005
 SERVICE = "openq"
 NODE_TIMEOUT_MS = 2000
@@ -120,15 +120,9 @@ def ask(port: int, *words: str | int, timeout: float = 10.0) -> Any:
     return answer
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = SETTLE_S) -> None:
-    """Wait for what will come true; a server that does not answer yet is no failure."""
-    end = time.monotonic() + seconds
-    while True:
-        with suppress(OSError, ServerError):
-            if condition():
-                return
-        assert time.monotonic() < end, f"waited {seconds:.0f} s in vain: {what}"
-        time.sleep(0.02)
+def until_reachable(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
+    """Like `until`; a server that does not answer yet is no failure."""
+    until(condition, what, seconds=seconds, ignoring=(OSError, ServerError))
 
 
 class ProcessGroup:
@@ -311,8 +305,8 @@ def replicated(replicas: int = 1, *options: str, program: str | None = None) -> 
     with _together(servers):
         for follower in followers:
             follower.ask("REPLICAOF", HOST, master.port)
-        wait_until(lambda: all(map(in_sync, followers)), "the replicas are in sync")
-        wait_until(
+        until_reachable(lambda: all(map(in_sync, followers)), "the replicas are in sync")
+        until_reachable(
             lambda: master.info("replication")["connected_slaves"] == str(replicas), "the master knows"
         )
         yield Replicated(master, followers)
@@ -346,16 +340,16 @@ class Sentinel:
             new = self.master
             return new is not old and new.info("replication")["role"] == "master"
 
-        wait_until(replaced, "another master")
+        until_reachable(replaced, "another master")
         return self.master
 
     def wait_whole(self) -> None:
         """Every server but the master follows it, and the sentinels see each of them."""
         master = self.master
         others = [server for server in self.servers if server is not master]
-        wait_until(lambda: all(map(in_sync, others)), "the replicas are in sync")
+        until_reachable(lambda: all(map(in_sync, others)), "the replicas are in sync")
         count = str(len(others))
-        wait_until(lambda: master.info("replication")["connected_slaves"] == count, "the master knows")
+        until_reachable(lambda: master.info("replication")["connected_slaves"] == count, "the master knows")
 
 
 @contextmanager
@@ -372,7 +366,9 @@ def sentinel(replicas: int = 1, *options: str, program: str | None = None) -> It
             for each in sentinels:
                 with suppress(ServerError):  # a version without it takes its time
                     each.ask("SENTINEL", "DEBUG", *HASTY)
-            wait_until(lambda: all(_knows(each, replicas) for each in sentinels), "the sentinels know all")
+            until_reachable(
+                lambda: all(_knows(each, replicas) for each in sentinels), "the sentinels know all"
+            )
             yield Sentinel([below.master, *below.replicas], sentinels)
 
 
@@ -430,16 +426,16 @@ class Cluster:
 
     def wait_replaced(self, old: Server, candidates: Sequence[Server]) -> Server:
         """After `old` was killed or frozen: which of its replicas has its slots now."""
-        wait_until(lambda: any(map(self.is_master, candidates)), "a replica is promoted")
+        until_reachable(lambda: any(map(self.is_master, candidates)), "a replica is promoted")
         [new] = [server for server in candidates if self.is_master(server)]
         others = [server for server in self.servers if server is not old]
-        wait_until(lambda: all(map(_is_ok, others)), "the others see the cluster whole")
+        until_reachable(lambda: all(map(_is_ok, others)), "the others see the cluster whole")
         return new
 
     def wait_whole(self) -> None:
         """Every server runs, every slot is served, every replica is in sync."""
-        wait_until(lambda: all(map(_is_ok, self.servers)), "every node sees the cluster whole")
-        wait_until(self._is_whole, "every replica is in sync and seen by all")
+        until_reachable(lambda: all(map(_is_ok, self.servers)), "every node sees the cluster whole")
+        until_reachable(self._is_whole, "every replica is in sync and seen by all")
 
     def _is_whole(self) -> bool:
         views = [self.members(server) for server in self.servers]
@@ -489,11 +485,13 @@ def _join(made: Cluster, masters: int) -> None:
         bus = server.options[server.options.index("--cluster-port") + 1]
         first_server.ask("CLUSTER", "MEET", HOST, server.port, bus)
     known = f"cluster_known_nodes:{len(servers)}"
-    wait_until(lambda: all(known in each.ask("CLUSTER", "INFO") for each in servers), "all nodes have met")
+    until_reachable(
+        lambda: all(known in each.ask("CLUSTER", "INFO") for each in servers), "all nodes have met"
+    )
     ids = [made.id_of(leader) for leader in leaders]
     for number, follower in enumerate(servers[masters:]):
         leader_id = ids[number % masters]
-        wait_until(
+        until_reachable(
             lambda f=follower, i=leader_id: f.ask("CLUSTER", "REPLICATE", i) == "OK",
             "a replica knows its master",
         )

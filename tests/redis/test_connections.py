@@ -23,7 +23,7 @@ from openq.redis.net.loop_connection import LoopConnection
 from openq.redis.net.resp import pack
 from openq.redis.net.url import parse
 from tests.certificates import make_certificate
-from tests.redis.servers import Server, fake_server, replicated, single, versions, wait_until
+from tests.redis.servers import Server, fake_server, replicated, single, until_reachable, versions
 from tests.serving import free_port
 
 Story = Callable[[Calls], Any]
@@ -525,7 +525,7 @@ def test_the_fast_profile_and_a_lone_server_wait_for_nobody(tell: Tell) -> None:
             server.ask("CONFIG", "RESETSTAT")
         tell(f"{group.url}?profile=fast", story)
         group.replicas[0].ask("REPLICAOF", "NO", "ONE")
-        wait_until(lambda: group.master.info("replication")["connected_slaves"] == "0", "alone")
+        until_reachable(lambda: group.master.info("replication")["connected_slaves"] == "0", "alone")
         tell(group.url, story)
         assert "cmdstat_wait" not in group.master.info("commandstats")
 

@@ -20,7 +20,7 @@ from openq.redis.stream_history import StreamHistory
 from openq.redis.stream_positions import StreamHistoryEnd, position_of_time, stream_keys
 from tests.cli import test_pipeline_cursors as by_command
 from tests.local import test_cursors as of_the_journal
-from tests.redis.servers import FORCED, Server, cluster, replicated, single, versions, wait_until
+from tests.redis.servers import FORCED, Server, cluster, replicated, single, until_reachable, versions
 from tests.redis.shared_tests import collect_tests
 from tests.rest import test_subscriptions as by_door
 from tests.rest.helpers import Client
@@ -430,7 +430,7 @@ def test_a_server_that_is_killed_leaves_its_cursors_to_the_others(redis_server: 
             place.fill(1_000)
             assert place.kept() == 3_000
             assert two.delete("/pipeline/cursors/c").status == 200
-            wait_until(lambda: _is_short(place), "what nobody holds any more is dropped")
+            until_reachable(lambda: _is_short(place), "what nobody holds any more is dropped")
     finally:
         for each in servers:
             each.stop()

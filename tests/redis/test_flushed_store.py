@@ -22,7 +22,7 @@ from openq.redis.functions import function_name
 from openq.redis.net.calls import Calls
 from tests.redis.servers import Server
 from tests.redis.test_protocols import OpenServer, ProtocolServer, open_server  # noqa: F401 (a fixture)
-from tests.serving import until
+from tests.waiting import until
 
 Opened = Callable[[], RedisBroker]
 SETTINGS = QueueSettings(visibility_ms=7_000)
@@ -314,7 +314,7 @@ def test_servers_go_on_at_every_protocol_and_who_waits_is_served(
             there.connection.process_data_events(0.05)
             return len(got) == 2
 
-        until(served, 60)
+        until(served)
         assert sorted(got) == [b"by AMQP", b"by REST"]
         polling.join(60)
         assert [each["Body"] for each in received[0]["Messages"]] == ["by SQS"]

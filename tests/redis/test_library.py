@@ -36,9 +36,10 @@ from tests.client import (
     test_threads,
 )
 from tests.client.concurrency import check_each_is_done_once, environment, received_while_closing, run
-from tests.client.helpers import Make, bodies, ended, in_thread, opening, take, until, until_waiting
+from tests.client.helpers import Make, bodies, ended, in_thread, opening, take, until_waiting
 from tests.redis.servers import FORCED, Server, single
 from tests.redis.shared_tests import collect_tests
+from tests.waiting import until
 
 pytest_plugins = "tests.client.fixtures"
 

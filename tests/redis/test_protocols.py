@@ -28,7 +28,8 @@ from tests.amqp.management_fields import Api
 from tests.amqp.raw_client import RawClient, error_of
 from tests.real_clients import boto
 from tests.redis.servers import FORCED, Server, replicated, single
-from tests.serving import Served, free_port, until
+from tests.serving import Served, free_port
+from tests.waiting import until
 
 
 class ProtocolServer:
@@ -551,7 +552,7 @@ def test_what_a_connection_held_while_redis_was_away_comes_back() -> None:
                     got.append(found[2])
             return len(got) == len(held)
 
-        until(has_all, 90)
+        until(has_all, seconds=90)
         assert sorted(got) == sorted(held)
 
 

@@ -167,7 +167,7 @@ def test_where_config_is_forbidden_the_unknown_is_said_and_the_known_still_judge
 
 def test_replicas_that_are_waited_for_leave_nothing_to_lose_in_a_failover(kind: ServerKind) -> None:
     with servers.replicated(2, *FORCED, program=kind.path) as both:
-        servers.wait_until(
+        servers.until_reachable(
             lambda: len(read_server_info(both.master.ask).lags_s) == 2, "both replicas are online"
         )
         safe, fast = report_of(both.master), report_of(both.master, "fast")
@@ -190,7 +190,7 @@ def test_replicas_that_are_waited_for_leave_nothing_to_lose_in_a_failover(kind: 
 
 def test_the_worst_master_of_a_cluster_counts() -> None:
     with servers.cluster(3, 1, *FORCED) as cluster:
-        servers.wait_until(
+        servers.until_reachable(
             lambda: all(read_server_info(each.ask).lags_s for each in cluster.masters()),
             "replicas are online",
         )
@@ -275,7 +275,7 @@ def test_every_master_of_a_cluster_is_asked() -> None:
 
 def test_a_number_of_copies_that_is_not_all_of_them_is_judged() -> None:
     with servers.replicated(2, *FORCED) as both:
-        servers.wait_until(
+        servers.until_reachable(
             lambda: len(read_server_info(both.master.ask).lags_s) == 2, "both replicas are online"
         )
         fewer, more = (check_servers(parse(f"{both.url}?replicas={copies}")) for copies in (1, 3))

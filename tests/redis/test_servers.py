@@ -17,8 +17,8 @@ from tests.redis.servers import (
     replicated,
     sentinel,
     single,
+    until_reachable,
     versions,
-    wait_until,
 )
 
 every_kind = pytest.mark.parametrize("kind", versions()[:1], ids=str)
@@ -76,7 +76,7 @@ def test_replicas_follow(kind: ServerKind) -> None:
         servers.master.ask("SET", "key", "copied")
 
         for replica in servers.replicas:
-            wait_until(lambda replica=replica: replica.ask("GET", "key") == "copied", "the copy")
+            until_reachable(lambda replica=replica: replica.ask("GET", "key") == "copied", "the copy")
 
 
 @every_kind
@@ -118,5 +118,5 @@ def test_nothing_is_left_of_a_test_that_was_killed() -> None:
     )
     pid, folder = done.stdout.split()
 
-    wait_until(lambda: not is_alive(int(pid)), "the server ends with who started it")
+    until_reachable(lambda: not is_alive(int(pid)), "the server ends with who started it")
     assert not Path(folder).exists()

@@ -20,7 +20,8 @@ from tests.local.test_staging import waiting
 from tests.pipeline.test_exactly_once import bodies, copied, forget_last_commit, publish
 from tests.redis.servers import Server
 from tests.redis.staging_helpers import opened
-from tests.serving import Served, free_port, until
+from tests.serving import Served, free_port
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +74,7 @@ def test_a_table_is_there_once_however_often_its_servers_die(
     def keep_killing() -> None:
         nonlocal server
         with opened(redis_server.url) as broker:
-            until(lambda: is_written.is_set() or broker.staging.stages(), 120)
+            until(lambda: is_written.is_set() or broker.staging.stages(), seconds=120)
         server.kill()
         server = launch(redis_server, port)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from openq import OpenQ
 from tests.redis.servers import Server
 from tests.rest.helpers import Client
-from tests.serving import Served, free_port, until
+from tests.serving import Served, free_port
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,10 +102,10 @@ def test_a_consuming_stream_takes_every_message_once_whatever_is_killed(
     with served(redis_server, port) as first:
         publish(first, 0, 2_000)
         query = job.start(processingTime="0 seconds")
-        until(lambda: len(query.recentProgress) >= 2, 60)
+        until(lambda: len(query.recentProgress) >= 2)
         first.kill()
     with served(redis_server, port) as second:
-        until(lambda: len(query.recentProgress) >= 4 or query.exception() is not None, 120)
+        until(lambda: len(query.recentProgress) >= 4 or query.exception() is not None, seconds=120)
         query.stop()
 
         assert job.run() == list(range(2_000))

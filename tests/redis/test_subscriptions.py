@@ -23,7 +23,7 @@ from tests.cli import test_pipeline_cursors as by_command
 from tests.local import test_subscriptions as of_the_journal
 from tests.pipeline import test_consume as by_pipeline
 from tests.pipeline.stream_runner import stopped  # noqa: F401
-from tests.redis.servers import FORCED, Server, cluster, replicated, single, versions, wait_until
+from tests.redis.servers import FORCED, Server, cluster, replicated, single, until_reachable, versions
 from tests.redis.shared_tests import collect_tests
 from tests.rest import test_subscriptions as by_door
 from tests.rest.helpers import Client
@@ -453,7 +453,7 @@ def test_a_batch_that_nobody_reads_any_more_returns_by_itself(two: tuple[RedisBr
     one.publish_bodies("q", BODIES[:1_200], 0)
     assert form(one, 0, lease_ms=300) == (1, 1_200)
 
-    wait_until(lambda: other.stats("q").ready == 1_200, "the leases ran out")
+    until_reachable(lambda: other.stats("q").ready == 1_200, "the leases ran out")
 
     assert bodies(one, 1) is None
     assert one.subscriptions.ack("s", 1, None) == (0, 1_200)
@@ -567,7 +567,7 @@ def test_subscriptions_of_queues_on_all_nodes_of_a_cluster() -> None:
             redis.wait_whole()
             dead = redis.masters()[0]
             followers = redis.replicas_of(dead)
-            wait_until(lambda: dead.ask("WAIT", 1, 1_000) == 1, "the replica has everything")
+            until_reachable(lambda: dead.ask("WAIT", 1, 1_000) == 1, "the replica has everything")
             dead.kill9()
             redis.wait_replaced(dead, followers)
 

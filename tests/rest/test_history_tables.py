@@ -27,7 +27,8 @@ from openq.model import Draft, QueueSettings
 from openq.rest import history_tables
 from tests.history.archives import archive_sealed
 from tests.rest.helpers import Answer, Client
-from tests.serving import served, until
+from tests.serving import served
+from tests.waiting import until
 
 ACCOUNT = "111111111111"
 QUEUES = ("mine-1", "mine-secret", "other", f"@{ACCOUNT}/abroad")

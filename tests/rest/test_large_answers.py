@@ -23,7 +23,8 @@ from tests.redis.servers import single
 from tests.server.in_process import in_process_server
 from tests.server.raw_http import RawHttpClient, queue_url, request_bytes
 from tests.server.test_http import START, _NullTransport
-from tests.serving import Served, free_port, start, until
+from tests.serving import Served, free_port, start
+from tests.waiting import until
 
 MIB = 1 << 20
 COUNT = 18  # of a megabyte each, not half of them in one answer

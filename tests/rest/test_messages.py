@@ -13,7 +13,8 @@ import pytest
 
 from tests.client.helpers import schema, violations
 from tests.rest.helpers import JSON, MSGPACK, Answer, Client
-from tests.serving import Served, until
+from tests.serving import Served
+from tests.waiting import until
 
 
 def test_the_transmission_form_goes_in_as_it_is_and_comes_out_as_the_consumption_form(client: Client) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.rest.helpers import MSGPACK, Client
+from tests.waiting import until
 
 
 def test_a_queue_is_created_once_changed_after_and_deleted_with_a_count(client: Client) -> None:
@@ -163,7 +164,6 @@ def test_no_two_names_of_accounts_and_queues_meet(open_server: Any, account: str
 
 def finished(client: Client, answer: Any) -> dict[str, Any]:
     """The task when it is over."""
-    from tests.serving import until
 
     assert answer.status == 202, answer.data
     path = f"/tasks/{answer.value['id']}"

@@ -14,7 +14,8 @@ from openq.auth.policy import Rule
 from openq.auth.store import UserStore
 from openq.packed import CONTENT_TYPE, unpack
 from tests.rest.helpers import Answer, Client
-from tests.serving import Served, free_port, start, until
+from tests.serving import Served, free_port, start
+from tests.waiting import until
 
 
 class Reader:

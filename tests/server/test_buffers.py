@@ -23,7 +23,8 @@ from tests.amqp.raw_client import RawClient, body_frame, method, publish
 from tests.server.in_process import InProcessServer, in_process_server
 from tests.server.raw_http import ConnectionClosed, RawHttpClient, request_bytes
 from tests.server.test_http import START, _NullTransport
-from tests.serving import free_port, until
+from tests.serving import free_port
+from tests.waiting import until
 
 MIB = 1 << 20
 

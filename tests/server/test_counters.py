@@ -18,7 +18,8 @@ from tests.amqp.raw_client import RawClient, method
 from tests.livecopy import copy_live
 from tests.real_clients import boto
 from tests.redis.servers import single
-from tests.serving import Served, free_port, served_amqp, until
+from tests.serving import Served, free_port, served_amqp
+from tests.waiting import until
 
 METRICS = {
     "openq_messages_sent_total": "published",

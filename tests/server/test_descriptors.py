@@ -15,7 +15,8 @@ import pytest
 
 from openq.server.admission import Admission
 from tests.server.raw_http import RawHttpClient, queue_url
-from tests.serving import Served, free_port, until
+from tests.serving import Served, free_port
+from tests.waiting import until
 
 LIMIT = 200
 BODY = "x" * 200_000

@@ -18,7 +18,8 @@ from tests.crash.faults import FaultyDisk
 from tests.crash.loop_disk import LoopDisk, why_not
 from tests.server.in_process import InProcessServer, in_process_server
 from tests.server.raw_http import ACCOUNT, Answer, RawHttpClient, queue_url
-from tests.serving import served, until
+from tests.serving import served
+from tests.waiting import until
 
 MIB = 1 << 20
 BODY = "x" * 100_000

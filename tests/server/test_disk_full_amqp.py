@@ -19,7 +19,8 @@ from tests.amqp.raw_client import RawClient, method, publish
 from tests.crash.faults import FaultyDisk
 from tests.server.in_process import in_process_server
 from tests.server.test_disk_full import MIB, Breaking, indoor_broker
-from tests.serving import free_port, until
+from tests.serving import free_port
+from tests.waiting import until
 
 LARGE = b"x" * 100_000
 

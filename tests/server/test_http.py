@@ -18,7 +18,7 @@ from openq.server.http import (
     Listener,
     new_loop,
 )
-from tests.serving import until
+from tests.waiting import until
 
 TEXT = b"text/plain"
 

@@ -24,7 +24,8 @@ from tests.server.raw_http import (
     rest_request,
     sqs_request,
 )
-from tests.serving import Served, served, start, until
+from tests.serving import Served, served, start
+from tests.waiting import until
 
 SLOW = 1_000
 POLLS = 300
@@ -124,7 +125,7 @@ def test_a_thousand_slow_clients_are_dropped_and_the_healthy_one_is_not(tmp_path
             left[:] = [each for each in left if each not in gone]
             return not left
 
-        until(all_gone, 60)
+        until(all_gone)
 
         works(healthy, "q")
         assert metric(healthy, "openq_connections") == 1

@@ -24,7 +24,8 @@ from openq.server.app import PortTaken, Server, tls_context
 from openq.server.http import new_loop
 from tests.certificates import make_certificate
 from tests.cli.helpers import run_in_process
-from tests.serving import free_port, served, start, until
+from tests.serving import free_port, served, start
+from tests.waiting import until
 
 
 @contextmanager

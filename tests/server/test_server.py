@@ -15,7 +15,8 @@ import pytest
 
 from openq.server.app import _activate_command
 from tests.certificates import make_certificate
-from tests.serving import free_port, served, start, until
+from tests.serving import free_port, served, start
+from tests.waiting import until
 
 
 def publish(url: str, queue: str, payload: str) -> None:

@@ -15,8 +15,9 @@ import pytest
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from tests.server.in_process import InProcessServer, in_process_server
-from tests.serving import free_port, until
+from tests.serving import free_port
 from tests.soak import CLIENTS_OF, Client, drain
+from tests.waiting import until
 
 ROUNDS = 4
 CONNECTIONS = 6

@@ -18,7 +18,8 @@ from openq.config import Config
 from openq.model import QueueSettings
 from tests.server.in_process import InProcessServer, in_process_server
 from tests.server.suspending import SuspendingBroker
-from tests.serving import free_port, until
+from tests.serving import free_port
+from tests.waiting import until
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
 from tests.real_clients.boto import fresh
-from tests.serving import until
+from tests.waiting import until
 
 Connect = Callable[..., BlockingConnection]
 

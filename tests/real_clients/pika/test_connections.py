@@ -26,7 +26,8 @@ from pika.exceptions import (
 
 from tests.real_clients.boto import fresh
 from tests.real_clients.pika.helpers import Connect, count, declared, parameters, send, taken, wait_for
-from tests.serving import free_port, served_amqp, until
+from tests.serving import free_port, served_amqp
+from tests.waiting import until
 
 # -- connections
 

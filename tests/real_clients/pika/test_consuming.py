@@ -12,7 +12,7 @@ from pika.exceptions import (
 
 from tests.real_clients.boto import fresh
 from tests.real_clients.pika.helpers import Connect, count, declared, ready, send, taken
-from tests.serving import until
+from tests.waiting import until
 
 # -- consuming
 
