@@ -80,7 +80,7 @@ def fill_dead(path: str, count: int) -> None:
         broker.publish_bodies("orders", part, 0)
         for delivery in broker.receive("orders", len(part)):
             reason = _ERRORS[done % len(_ERRORS)] % (done % 251, done % 1009)
-            broker.reject("orders", (delivery.entry.seq, delivery.number), reason)
+            broker.reject("orders", [(delivery.entry.seq, delivery.number)], reason)
             done += 1
         if done % 10_000 == 0:
             broker.sync()

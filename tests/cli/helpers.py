@@ -125,7 +125,7 @@ def fill(path: Path) -> None:
     broker.ack_one("orders", first.entry.seq, first.number)
     broker.sync()
     [second] = broker.receive("orders")
-    broker.nack("orders", (second.entry.seq, second.number), reason="no such customer")
+    broker.nack("orders", [(second.entry.seq, second.number)], reason="no such customer")
     broker.sync()
     broker.close()
 

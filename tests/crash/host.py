@@ -14,6 +14,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from openq.broker.interface import only
 from openq.engine.routing import Binding, Exchange
 from openq.errors import OpenQError
 from openq.journal.disk import DiskIo
@@ -123,12 +124,14 @@ class Host:
         return [None if error is None else type(error).__name__ for error in errors]
 
     def do_nack(self, call: Call) -> str:
-        outcome = self.broker.nack(call["queue"], tuple(call["receipt"]), call.get("delay_ms"), "tried")
+        outcome = only(
+            self.broker.nack(call["queue"], [tuple(call["receipt"])], call.get("delay_ms"), "tried")
+        )
         self.sync(call)
         return outcome
 
     def do_reject(self, call: Call) -> str:
-        outcome = self.broker.reject(call["queue"], tuple(call["receipt"]), "unfit")
+        outcome = only(self.broker.reject(call["queue"], [tuple(call["receipt"])], "unfit"))
         self.sync(call)
         return outcome
 
@@ -138,7 +141,7 @@ class Host:
         return count
 
     def do_extend(self, call: Call) -> int:
-        until_ms = self.broker.extend(call["queue"], tuple(call["receipt"]), call["lease_ms"])
+        until_ms = only(self.broker.extend(call["queue"], [tuple(call["receipt"])], call["lease_ms"]))
         self.sync(call)
         return until_ms
 

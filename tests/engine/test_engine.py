@@ -749,8 +749,8 @@ def test_many_deliveries_go_back_as_one_record() -> None:
     receipts = [(each.entry.seq, each.number) for each in deliveries]
     before = len(tape.records)
 
-    assert engine.nack_many(queue, receipts[:50], 1_000, 0, "gone") == 50
-    assert engine.reject_many(queue, receipts[50:], 1_000) == 50
+    assert engine.nack_many(queue, receipts[:50], 1_000, 0, "gone") == ["returned"] * 50
+    assert engine.reject_many(queue, receipts[50:], 1_000) == ["removed"] * 50
 
     assert len(tape.records) == before + 2
     assert [entry.seq for entry in queue.ready] == [seq for seq, _ in receipts[:50]]

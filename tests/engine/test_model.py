@@ -60,6 +60,13 @@ LIGHT_EXTRAS = (
 )
 LEASES: tuple[int | None, ...] = (None, NO_DEADLINE, 1, 5, 40)
 
+
+class _AnyError:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpenQError)
+
+
+ANY_ERROR = _AnyError()
 names = st.sampled_from(NAMES)
 maybe_ms = st.none() | st.integers(1, 12)
 
@@ -420,17 +427,21 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue is None:
             return
         chosen = list(dict.fromkeys(self.own_receipts(name, which)))
-        found = [item for each in chosen if (item := self.model.live(queue, *each)) is not None]
+        live = {each: item for each in chosen if (item := self.model.live(queue, *each)) is not None}
+        found = list(live.values())
         limit = queue.settings.max_receives
         dying = [
             item
             for item in found
             if item.is_over(queue.settings.retention_ms, self.now) or (limit and item.count >= limit)
         ]
-        for item in [*dying, *(each for each in found if each not in dying)]:
-            self.model.give_back(queue, item, "nacked", delay_ms, reason)
-        real = self.engine.queue(name)
-        assert self.engine.nack_many(real, chosen * 2, self.now, delay_ms, reason) == len(found)
+        wanted = {
+            each: self.model.give_back(queue, item, "nacked", delay_ms, reason)
+            for each, item in sorted(live.items(), key=lambda pair: pair[1] not in dying)
+        }
+        results = self.engine.nack_many(self.engine.queue(name), chosen * 2, self.now, delay_ms, reason)
+        assert results[: len(chosen)] == [wanted.get(each, ANY_ERROR) for each in chosen]
+        assert results[len(chosen) :] == [ANY_ERROR] * len(chosen)
 
     @precondition(lambda self: self.receipts)
     @rule(name=names, which=st.lists(index, max_size=5), reason=st.none() | st.just("no"))
@@ -439,10 +450,11 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue is None:
             return
         chosen = list(dict.fromkeys(self.own_receipts(name, which)))
-        found = [item for each in chosen if (item := self.model.live(queue, *each)) is not None]
-        for item in found:
-            self.model.reject(queue, item, reason)
-        assert self.engine.reject_many(self.engine.queue(name), chosen * 2, self.now, reason) == len(found)
+        live = {each: item for each in chosen if (item := self.model.live(queue, *each)) is not None}
+        wanted = {each: self.model.reject(queue, item, reason) for each, item in live.items()}
+        results = self.engine.reject_many(self.engine.queue(name), chosen * 2, self.now, reason)
+        assert results[: len(chosen)] == [wanted.get(each, ANY_ERROR) for each in chosen]
+        assert results[len(chosen) :] == [ANY_ERROR] * len(chosen)
 
     @precondition(lambda self: self.receipts)
     @rule(which=index, lease_ms=st.sampled_from((NO_DEADLINE, 1, 30)))

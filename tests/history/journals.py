@@ -182,16 +182,16 @@ class JournalWorkload:
 
     def nack(self, queue: str, receipt: tuple[int, int]) -> None:
         reason = self.random.choice((None, "", f"ValueError: bad row {self.n}", "app.Broken: 'x' at /a/b"))
-        self.broker.nack(queue, receipt, self.random.choice((None, 0, 1500)), reason)
+        self.broker.nack(queue, [receipt], self.random.choice((None, 0, 1500)), reason)
 
     def reject(self, queue: str, receipt: tuple[int, int]) -> None:
-        self.broker.reject(queue, receipt, self.random.choice((None, f"TypeError: {self.n} is odd")))
+        self.broker.reject(queue, [receipt], self.random.choice((None, f"TypeError: {self.n} is odd")))
 
     def release(self, queue: str, receipt: tuple[int, int]) -> None:
         self.broker.release(queue, [receipt])
 
     def extend(self, queue: str, receipt: tuple[int, int]) -> None:
-        self.broker.extend(queue, receipt, 9_000)
+        self.broker.extend(queue, [receipt], 9_000)
 
     def wait(self) -> None:
         self.clock.advance(self.random.choice((0.001, 0.5, 3.0, 8.0)))

@@ -55,7 +55,7 @@ def fill(broker: LocalBroker, count: int, first: int = 0) -> None:
             if number % 2:
                 broker.ack("a", receipts)
             else:
-                broker.nack_many("a", receipts, f"ValueError: {number}")
+                broker.nack("a", receipts, 0, f"ValueError: {number}")
     broker.flush()
 
 

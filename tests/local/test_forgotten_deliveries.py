@@ -94,7 +94,7 @@ def test_a_redelivery_is_on_disk_before_it_is_seen_even_in_the_first_life(lives:
     lives.broker.publish("jobs", Draft(b"x", ENCODING_TEXT))
     lives.broker.sync()
     [first] = seen(lives.broker)
-    lives.broker.nack("jobs", (first.entry.seq, first.number), 0)
+    lives.broker.nack("jobs", [(first.entry.seq, first.number)], 0)
 
     [second] = lives.broker.receive("jobs")
 
@@ -112,7 +112,7 @@ def test_a_message_that_was_redriven_is_new_in_its_queue_once(lives: Lives) -> N
     lives.broker.sync()
     lives.die()
     [delivery] = seen(lives.broker)
-    lives.broker.reject("jobs", (delivery.entry.seq, delivery.number))
+    lives.broker.reject("jobs", [(delivery.entry.seq, delivery.number)])
     assert lives.broker.admin.redrive("dead", "jobs") == 1
     lives.die()
 

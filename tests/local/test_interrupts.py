@@ -65,7 +65,7 @@ def work(broker: LocalBroker) -> None:
     broker.publish("q", Draft(b"first", priority=3, group="g"))
     broker.publish("f", Draft(b"one", group="a"))
     [delivery] = broker.receive("q")
-    broker.nack("q", (delivery.entry.seq, delivery.number), delay_ms=5)
+    broker.nack("q", [(delivery.entry.seq, delivery.number)], delay_ms=5)
     for name in ("q", "f"):
         for each in broker.receive(name, 2):
             broker.ack_one(name, each.entry.seq, each.number)

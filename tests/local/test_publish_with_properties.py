@@ -114,7 +114,7 @@ def test_a_message_that_is_given_back_is_counted_and_keeps_its_properties(broker
     broker.publish_bodies("q", [b"a", b"b"], 0, INFO, EXTRA)
     first, second = broker.receive("q", 2)
 
-    broker.nack("q", (first.entry.seq, first.number), 0)
+    broker.nack("q", [(first.entry.seq, first.number)], 0)
     broker.release("q", [(second.entry.seq, second.number)])
 
     again = broker.receive("q", 2)
@@ -130,7 +130,7 @@ def test_a_dead_letter_has_the_properties_it_lived_with(broker: LocalBroker) -> 
     broker.declare("q", QueueSettings(max_receives=1, dead_letter="dead"), change=True)
     broker.publish_bodies("q", [b"a", b"b"], 0, INFO, EXTRA)
     for each in broker.receive("q", 2):
-        broker.nack("q", (each.entry.seq, each.number))
+        broker.nack("q", [(each.entry.seq, each.number)])
 
     found = take(broker, 2, "dead")
 

@@ -93,7 +93,7 @@ def test_whatever_makes_a_message_available_wakes_who_waits(
     if way in ("delay", "lease"):
         clock.advance(10)
     elif way == "nack":
-        broker.nack("q", receipt, 0)
+        broker.nack("q", [receipt], 0)
     elif way == "release":
         broker.release("q", [receipt])
     elif way == "resume":

@@ -80,7 +80,7 @@ def test_given_back_it_is_over(broker: LocalBroker) -> None:
     broker.publish("brief", Draft(b"x"))
     [delivery] = someone.deliveries
 
-    assert broker.nack_many("brief", [(delivery.entry.seq, delivery.number)]) == 1
+    assert broker.nack("brief", [(delivery.entry.seq, delivery.number)], 0) == ["dead-lettered"]
 
     assert other.got == []
     assert dead(broker) == [b"x"]

@@ -66,7 +66,7 @@ class CursorStore:
         """One message again and again: two events each time, and nothing else."""
         for _ in range(times):
             [lent] = self.broker.receive("q")
-            self.broker.nack("q", (lent.entry.seq, lent.number), 0)
+            self.broker.nack("q", [(lent.entry.seq, lent.number)], 0)
 
     def kept(self, queue: str = "q") -> int:
         key, _ = stream_keys(self.broker.get_queue(queue))

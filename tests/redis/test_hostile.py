@@ -62,7 +62,7 @@ def test_text_that_cannot_be_sent_is_refused_before_anything_is_done(redis_serve
     with pytest.raises(InvalidSetting, match="UTF-8"):
         broker.receive("q", types=["\ud800"])
     with pytest.raises(InvalidSetting, match="UTF-8"):
-        broker.nack("q", (1, 1), reason="\ud800")
+        broker.nack("q", [(1, 1)], reason="\ud800")
 
     assert _bodies(broker.receive("q")) == [b"a"]
     broker.close()
@@ -298,7 +298,7 @@ def test_a_group_that_an_earlier_version_has_lent_from_is_held_until_that_is_set
     again = broker.receive("q", 5)
 
     assert _bodies(again) == [b"1", b"2"]
-    assert broker.nack("q", (again[0].entry.seq, again[0].number), 0) == "returned"
+    assert broker.nack("q", [(again[0].entry.seq, again[0].number)], 0) == ["returned"]
     assert _bodies(broker.receive("q", 5)) == [b"1"]
     broker.close()
 
@@ -399,9 +399,9 @@ def test_an_extra_that_is_damaged_in_flight_holds_nobody_up(
     else:
         for receipt in receipts:
             if verb == "nack":
-                broker.nack("q", receipt, 0, "no")
+                broker.nack("q", [receipt], 0, "no")
             else:
-                broker.reject("q", receipt, "no")
+                broker.reject("q", [receipt], "no")
     broker.publish("q", Draft(b"next", group="g"))
 
     found = _bodies(broker.receive("q", 10))
@@ -482,7 +482,7 @@ def test_plain_messages_that_are_gone_are_counted_and_named_if_that_can_be_told(
     redis_server.ask("XDEL", stream, f"{held[1].entry.seq}-{held[1].entry.sent_ms}")
     assert len(broker.inspect.deliveries("q")) == 3
     for each in held[:3]:
-        broker.nack("q", (each.entry.seq, each.number), 0, "no")
+        broker.nack("q", [(each.entry.seq, each.number)], 0, "no")
     assert _bodies(broker.receive("q", 10)) == [b"0", b"3"]
     assert broker.damage.set_aside() == {"q": 3}
     # The next ones are found too, although there are gaps of old.

@@ -95,9 +95,9 @@ def _use(filled: LocalBroker) -> None:
     first = filled.receive("jobs", 10)
     filled.ack("jobs", [(each.entry.seq, each.number) for each in first[:5]])
     for each in first[5:8]:
-        filled.nack("jobs", (each.entry.seq, each.number), 0, "the database was away")
+        filled.nack("jobs", [(each.entry.seq, each.number)], 0, "the database was away")
     for each in first[8:]:
-        filled.reject("jobs", (each.entry.seq, each.number), "bad address")
+        filled.reject("jobs", [(each.entry.seq, each.number)], "bad address")
     filled.receive("jobs", 4, lease_ms=3_600_000)
     [lent] = filled.receive("orders.fifo", 1)
     filled.ack_one("orders.fifo", lent.entry.seq, lent.number)
@@ -135,7 +135,7 @@ def test_it_is_handed_out_in_the_same_order_with_the_same_counts(
     moved(full, target, clock)
     with broker(full, clock) as source:  # what was on loan is back in its place in the target
         leases = source.inspect.leases("jobs", 100)
-        source.nack_many("jobs", [(each.entry.seq, each.number) for each in leases])
+        source.nack("jobs", [(each.entry.seq, each.number) for each in leases], 0)
     fifo = drained(full, clock, "orders.fifo")
 
     assert drained(target, clock, "jobs") == drained(full, clock, "jobs")

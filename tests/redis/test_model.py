@@ -29,6 +29,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from openq.broker.interface import only
 from openq.engine.routing import Binding
 from openq.errors import (
     MessageNotFoundError,
@@ -344,7 +345,7 @@ class RedisAndModel(ModelMachine):
         queue, receipt, item = chosen
         found = item or self.model.find(queue.name, receipt.seq)
         free = found is not None and (item is not None or found.lease is None)
-        if not self.broker.ack_late(queue.name, receipt.real):
+        if self.broker.ack(queue.name, [receipt.real], late=True) != [None]:
             # A release leaves no trace of its delivery, so its receipt is not known any more.
             assert not free or found is None or found.lease is None
             return
@@ -356,12 +357,14 @@ class RedisAndModel(ModelMachine):
     @rule(which=index, delay_ms=st.none() | st.sampled_from((0, 4)), reason=st.none() | st.just("bad"))
     def nack(self, which: int, delay_ms: int | None, reason: str | None) -> None:
         found = self.receipt(which)
-        if found is None or self.refused(found, lambda: self.broker.nack(found[1].queue, found[1].real)):
+        if found is None or self.refused(
+            found, lambda: only(self.broker.nack(found[1].queue, [found[1].real]))
+        ):
             return
         queue, receipt, item = found
         assert item is not None
         wanted = self.model.give_back(queue, item, "nacked", delay_ms, reason)
-        assert self.broker.nack(queue.name, receipt.real, delay_ms, reason) == wanted
+        assert self.broker.nack(queue.name, [receipt.real], delay_ms, reason) == [wanted]
 
     @precondition(lambda self: self.receipts)
     @rule(name=names, which=st.lists(index, max_size=4))
@@ -382,24 +385,26 @@ class RedisAndModel(ModelMachine):
     @rule(which=index, reason=st.none() | st.just("no"))
     def reject(self, which: int, reason: str | None) -> None:
         found = self.receipt(which)
-        if found is None or self.refused(found, lambda: self.broker.reject(found[1].queue, found[1].real)):
+        if found is None or self.refused(
+            found, lambda: only(self.broker.reject(found[1].queue, [found[1].real]))
+        ):
             return
         queue, receipt, item = found
         assert item is not None
         wanted = self.model.reject(queue, item, reason)
-        assert self.broker.reject(queue.name, receipt.real, reason) == wanted
+        assert self.broker.reject(queue.name, [receipt.real], reason) == [wanted]
 
     @precondition(lambda self: self.receipts)
     @rule(which=index, lease_ms=st.sampled_from((NO_DEADLINE, 0, 1, 30)))
     def extend(self, which: int, lease_ms: int) -> None:
         found = self.receipt(which)
         if found is None or self.refused(
-            found, lambda: self.broker.extend(found[1].queue, found[1].real, lease_ms)
+            found, lambda: only(self.broker.extend(found[1].queue, [found[1].real], lease_ms))
         ):
             return
         queue, receipt, item = found
         assert item is not None
-        until = self.broker.extend(queue.name, receipt.real, lease_ms)
+        [until] = self.broker.extend(queue.name, [receipt.real], lease_ms)
         assert until == (0 if lease_ms == NO_DEADLINE else self.now + lease_ms)
         item.lease = (receipt.number, until)
 
@@ -410,7 +415,8 @@ class RedisAndModel(ModelMachine):
         if found is not None:
             queue, receipt, _ = found
             wanted = self.model.extend_late(queue, receipt.seq, receipt.number, lease_ms)
-            assert self.broker.extend_late(queue.name, receipt.real, lease_ms) == wanted
+            [until] = self.broker.extend(queue.name, [receipt.real], lease_ms, late=True)
+            assert (None if isinstance(until, OpenQError) else until) == wanted
 
     # -- mending ------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def test_dead_letters_find_a_queue_that_another_client_has_just_made(two: Two) -
     mine = receipt(second, "orders")
     first.declare("dead", QueueSettings())
 
-    assert second.reject("orders", mine) == "dead-lettered"
+    assert second.reject("orders", [mine]) == ["dead-lettered"]
     assert [entry.body for entry in first.inspect.peek("dead")] == [b"x"]
 
 
@@ -50,7 +50,7 @@ def test_dead_letters_follow_a_binding_that_another_client_has_just_made(two: Tw
     mine = receipt(second, "orders")
     first.exchanges.bind(Binding("amq.fanout", "dead"))
 
-    assert second.reject("orders", mine) == "dead-lettered"
+    assert second.reject("orders", [mine]) == ["dead-lettered"]
     assert [entry.body for entry in first.inspect.peek("dead")] == [b"x"]
 
 
@@ -62,7 +62,7 @@ def test_a_message_is_kept_when_another_client_has_just_deleted_its_dead_letter_
     mine = receipt(second, "orders")
     first.delete("dead")
 
-    assert second.nack("orders", mine, 0) == "returned"
+    assert second.nack("orders", [mine], 0) == ["returned"]
     assert [entry.body for entry in second.inspect.peek("orders")] == [b"x"]
 
 
@@ -107,7 +107,7 @@ def test_a_purge_of_what_waits_leaves_no_records_without_history(
     assert broker.purge("orders", waiting_only=True) == 2
 
     check_queue(redis_server, broker.registry.prefix, broker.get_queue("orders"), had_history=False)
-    assert broker.nack_many("orders", [(each.entry.seq, each.number) for each in lent]) == 2
+    assert broker.nack("orders", [(each.entry.seq, each.number) for each in lent], 0) == ["returned"] * 2
     assert [entry.body for entry in broker.inspect.peek("orders", 5)] == [b"a", b"b"]
 
 

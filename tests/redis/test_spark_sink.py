@@ -127,7 +127,7 @@ def test_the_commands_that_publish_do_so_once(
         assert Counter(waiting(broker, "copies")) == Counter(wanted)
 
         for delivery in broker.receive("loaded", 20):
-            broker.reject("loaded", (delivery.entry.seq, delivery.number), "ValueError: bad")
+            broker.reject("loaded", [(delivery.entry.seq, delivery.number)], "ValueError: bad")
         for _ in range(2):
             redrive(
                 spark, "dead", url=server.url, transform="concat(body, '!')", plan=tmp_path / "redrive.json"

@@ -131,11 +131,11 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
 
     assert broker.ack("orders", [receipt("plain")]) == [None]
     then()
-    broker.nack("orders", receipt("own"), 0, "TimeoutError: no answer within 3 s")
+    broker.nack("orders", [receipt("own")], 0, "TimeoutError: no answer within 3 s")
     then()
-    broker.reject("orders", receipt("typed"), "ValueError: 'x' is no amount")
+    broker.reject("orders", [receipt("typed")], "ValueError: 'x' is no amount")
     then()
-    broker.extend("orders", receipt("told"), 40_000)
+    broker.extend("orders", [receipt("told")], 40_000)
     then()
     [again] = broker.receive("orders", 1, 5_000, None)
     assert broker.inspect.message_id(again.entry) == ids["own"]
@@ -148,7 +148,7 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
     [fourth] = broker.receive("orders", 1, None, "worker-2")
     assert fourth.count == 3
     then()
-    broker.nack("orders", (fourth.entry.seq, fourth.number), None, None)  # its last chance
+    broker.nack("orders", [(fourth.entry.seq, fourth.number)], None, None)  # its last chance
     then()
     broker.admin.cancel("orders", ids["cancelled"])
     then()
@@ -553,7 +553,7 @@ def test_a_cluster_has_one_history_too() -> None:
             position = end
         assert sorted(seen) == sorted(f"{queue} {turn}" for queue in queues for turn in range(5))
         [delivery] = columns.broker.receive(queues[5], 1)
-        columns.broker.reject(queues[5], (delivery.entry.seq, delivery.number), "no")
+        columns.broker.reject(queues[5], [(delivery.entry.seq, delivery.number)], "no")
         [dead] = columns.rows(Selection("events", events=("dead_letter",)))
         assert (dead["queue"], dead["to_queue"], dead["error_text"]) == (queues[5], queues[0], "no")
         [letter] = columns.broker.receive(queues[0], 10)[5:]
@@ -625,7 +625,7 @@ def test_spark_reads_a_server_on_redis(
         lent = broker.receive("orders", 60, None, "worker")
         broker.ack("orders", [(each.entry.seq, each.number) for each in lent[:40]])
         for each in lent[40:]:
-            broker.nack("orders", (each.entry.seq, each.number), 0, "ValueError: 7 is no amount")
+            broker.nack("orders", [(each.entry.seq, each.number)], 0, "ValueError: 7 is no amount")
         place = spark.read.format("openq").option("url", served.url)
 
         every = place.load()

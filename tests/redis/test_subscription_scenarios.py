@@ -72,7 +72,7 @@ class SubscriptionScenario:
         receipt = (chosen.entry.seq, chosen.number)
         if verb == "ack":
             return self.broker.ack("q", [receipt]) == [None]
-        return self.broker.nack("q", receipt, 0, "no")
+        return self.broker.nack("q", [receipt], 0, "no")
 
     def receive(self, limit: int) -> Any:
         return [each.entry.body for each in self.broker.receive("q", limit)]

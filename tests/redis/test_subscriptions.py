@@ -253,8 +253,8 @@ def test_of_one_lease_for_many_each_can_be_settled_alone(place: SubscriptionStor
     place.next_batch(0)
     lent = place.broker.inspect.deliveries("q")
 
-    place.broker.nack("q", (lent[0].entry.seq, lent[0].number), 0, "not today")
-    place.broker.extend("q", (lent[1].entry.seq, lent[1].number), 500_000)
+    place.broker.nack("q", [(lent[0].entry.seq, lent[0].number)], 0, "not today")
+    place.broker.extend("q", [(lent[1].entry.seq, lent[1].number)], 500_000)
 
     assert place.bodies(1) == BODIES[1:10]
     assert place.broker.subscriptions.ack("s", 1, None) == (9, 1)

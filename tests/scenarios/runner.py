@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
-from openq.broker.interface import Broker, Filter
+from openq.broker.interface import Broker, Filter, only
 from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
 from openq.errors import OpenQError
@@ -33,6 +33,10 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "
 _TIMES = ("visibility", "delay", "retention", "ttl", "dedup_window", "history", "lease", "base", "max")
 _TEXTS = ("dedup", "unique", "id", "group", "type", "text", "reason", "key", "ids")
 _SETTINGS = {each.name for each in fields(QueueSettings)}
+
+
+def _count(results: Sequence[object]) -> str:
+    return str(sum(not isinstance(each, OpenQError) for each in results))
 
 
 class Stage(Protocol):
@@ -225,29 +229,31 @@ class Story:
         return ", ".join("ok" if error is None else type(error).__name__ for error in results)
 
     def do_ack_late(self, queue: str, name: str) -> str:
-        return "ok" if self._broker.ack_late(queue, self._receipt(queue, name)) else "too late"
+        [error] = self._broker.ack(queue, [self._receipt(queue, name)], late=True)
+        return "ok" if error is None else "too late"
 
     def do_extend_late(self, queue: str, name: str, lease_ms: int) -> str:
-        extended = self._broker.extend_late(queue, self._receipt(queue, name), lease_ms)
-        return "too late" if extended is None else "ok"
+        [until_ms] = self._broker.extend(queue, [self._receipt(queue, name)], lease_ms, late=True)
+        return "too late" if isinstance(until_ms, OpenQError) else "ok"
 
     def do_nack(self, queue: str, name: str, **options: Any) -> str:
-        return str(self._broker.nack(queue, self._receipt(queue, name), **options))
+        return str(only(self._broker.nack(queue, [self._receipt(queue, name)], **options)))
 
     def do_nack_many(self, queue: str, *names: str, **options: Any) -> str:
-        return str(self._broker.nack_many(queue, [self._receipt(queue, name) for name in names], **options))
+        receipts = [self._receipt(queue, name) for name in names]
+        return _count(self._broker.nack(queue, receipts, **{"delay_ms": 0, **options}))
 
     def do_reject_many(self, queue: str, *names: str, **options: Any) -> str:
-        return str(self._broker.reject_many(queue, [self._receipt(queue, name) for name in names], **options))
+        return _count(self._broker.reject(queue, [self._receipt(queue, name) for name in names], **options))
 
     def do_reject(self, queue: str, name: str, **options: Any) -> str:
-        return str(self._broker.reject(queue, self._receipt(queue, name), **options))
+        return str(only(self._broker.reject(queue, [self._receipt(queue, name)], **options)))
 
     def do_release(self, queue: str, *names: str) -> str:
         return str(self._broker.release(queue, [self._receipt(queue, name) for name in names]))
 
     def do_extend(self, queue: str, name: str, lease_ms: int) -> str:
-        self._broker.extend(queue, self._receipt(queue, name), lease_ms)
+        only(self._broker.extend(queue, [self._receipt(queue, name)], lease_ms))
         return "ok"
 
     # -- looking and mending ------------------------------------------------------------------

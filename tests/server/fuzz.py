@@ -645,7 +645,7 @@ class ProtocolFuzzer:
                 )
             dead = broker.receive("q", 1)
             for each in dead:
-                broker.reject("q", (each.entry.seq, each.number))
+                broker.reject("q", [(each.entry.seq, each.number)])
 
     def one(self, chance: random.Random) -> None:
         if self.server.cases % 500 == 0:

@@ -187,11 +187,11 @@ def test_counters_are_the_same_after_a_crash(tmp_path: Path, snapshot: bool) -> 
         assert broker.housekeeper is not None
         broker.housekeeper.snapshot()
     for _ in range(2):
-        broker.nack("q", *receipts("q", 1), 0)  # the second time it is dead-lettered
-    broker.nack_many("q", receipts("q", 2))
-    broker.nack_many("q", receipts("q", 2))
-    broker.reject("q", *receipts("q", 1))
-    broker.reject_many("q", receipts("q", 1))
+        broker.nack("q", receipts("q", 1), 0)  # the second time it is dead-lettered
+    broker.nack("q", receipts("q", 2), 0)
+    broker.nack("q", receipts("q", 2), 0)
+    broker.reject("q", receipts("q", 1))
+    broker.reject("q", receipts("q", 1))
     broker.release("q", receipts("q", 1))
     receipts("q", 2)
     clock.advance(1)
@@ -199,8 +199,8 @@ def test_counters_are_the_same_after_a_crash(tmp_path: Path, snapshot: bool) -> 
     receipts("q", 2)
     clock.advance(1)  # the last chance of both
     broker.tick()
-    broker.reject_many("drops", receipts("drops", 2))
-    broker.reject("drops", *receipts("drops", 1))
+    broker.reject("drops", receipts("drops", 2))
+    broker.reject("drops", receipts("drops", 1))
     broker.sync()
     before = {queue: broker.stats(queue).counters for queue in broker.queues()}
     copy_live(tmp_path / "0", tmp_path / "1")

@@ -153,7 +153,7 @@ def test_timelines_and_replay_go_on_around_the_damage(server: InProcessServer) -
 def test_a_damaged_dead_letter_does_not_stop_a_redrive(server: InProcessServer) -> None:
     broker = broker_of(server)
     for delivery in broker.receive("by-redrive", 10):
-        broker.reject("by-redrive", (delivery.entry.seq, delivery.number))
+        broker.reject("by-redrive", [(delivery.entry.seq, delivery.number)])
     assert broker.stats("dead").ready == 10  # nobody has read them yet
 
     assert broker.admin.redrive("dead", "by-redrive") == 10

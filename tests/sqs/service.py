@@ -94,7 +94,7 @@ class Service:
         """Messages that die in a queue at once."""
         self.send(queue, *bodies)
         for delivery in self.broker.receive(queue, len(bodies)):
-            self.broker.reject(queue, (delivery.entry.seq, delivery.number))
+            self.broker.reject(queue, [(delivery.entry.seq, delivery.number)])
 
     def finish(self) -> None:
         """Wait for the threads of move tasks."""

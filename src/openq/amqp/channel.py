@@ -12,9 +12,10 @@ connection reads nothing more until it is sent, as RabbitMQ's channels do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..broker.interface import Receipt
 from . import methods as m
 from .channel_consumers import ChannelConsumers
 from .channel_context import ChannelContext
@@ -121,8 +122,11 @@ class AmqpChannel:
         self._requeue_or_reject(self.unacked.up_to(method.delivery_tag, method.multiple), method.requeue)
 
     def _requeue_or_reject(self, tags: list[int], requeue: bool) -> None:
-        broker = self._context.broker
-        self._settle_or_defer(tags, broker.nack_many if requeue else broker.reject_many)
+        self._settle_or_defer(tags, self._requeue if requeue else self._context.broker.reject)
+
+    def _requeue(self, queue_key: str, receipts: Sequence[Receipt]) -> object:
+        """At once: AMQP knows no delay."""
+        return self._context.broker.nack(queue_key, receipts, 0)
 
     def _recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
         if not method.requeue:
@@ -131,7 +135,7 @@ class AmqpChannel:
         is_answered = isinstance(method, m.BasicRecover)
         if is_answered and broker.waits:
             self._context.send(m.BasicRecoverOk())  # first: redeliveries may come before the store answers
-        self._settle(list(self.unacked.by_tag), broker.nack_many)
+        self._settle(list(self.unacked.by_tag), self._requeue)
         if is_answered and not broker.waits:
             self._context.send(m.BasicRecoverOk())
 

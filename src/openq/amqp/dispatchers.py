@@ -160,7 +160,7 @@ class Dispatchers:
         pending, self._to_requeue = self._to_requeue, []
         for queue_key, receipts in pending:
             try:
-                self.context.broker.nack_many(queue_key, receipts)
+                self.context.broker.nack(queue_key, receipts, 0)
             except (OutOfRoom, StoreError):
                 self._to_requeue.append((queue_key, receipts))
             except OpenQError:

@@ -12,7 +12,7 @@ from .channel_context import ChannelContext
 from .dispatcher import AmqpConsumer
 from .errors import PRECONDITION_FAILED, AmqpError
 
-# A verb of the broker that settles deliveries of one queue: ack, nack_many, reject_many.
+# A verb of the broker that settles deliveries of one queue: ack, reject, or nack without a delay.
 SettleAction = Callable[[str, list[Receipt]], object]
 # The consumer (None for basic.get), the key of the queue, and the delivery.
 UnackedDelivery = tuple["AmqpConsumer | None", str, Delivery]
@@ -102,7 +102,7 @@ class UnackedDeliveries:
         self.by_tag.clear()
         for queue_key, receipts in groups.items():
             try:
-                self._channel.broker.nack_many(queue_key, receipts)
+                self._channel.broker.nack(queue_key, receipts, 0)
             except (OutOfRoom, StoreError):
                 self._channel.server.dispatchers.requeue_later(queue_key, receipts)
             except OpenQError:

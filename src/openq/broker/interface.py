@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
 from ..engine.why import Why
@@ -136,6 +136,17 @@ class Health:
         return _DEGRADED_HINT if self.status == "degraded" else None
 
 
+T = TypeVar("T")
+
+
+def only(results: Sequence[T | OpenQError]) -> T:
+    """The result of a batch of one; raises its error."""
+    [result] = results
+    if isinstance(result, OpenQError):
+        raise result
+    return result
+
+
 class KnownQueue(Protocol):
     """A queue as the broker knows it without asking the store. Read only."""
 
@@ -176,6 +187,10 @@ class Messages(Protocol):
 
     Deliveries from `receive` must pass `load` before a client sees them. Only those that `load` returns may
     be shown: a message whose body cannot be read is set aside.
+
+    A verb that settles takes receipts of one queue, and returns the outcome or the error of each. An outcome
+    is "returned", "dead-lettered" or "removed"; `extend` returns the new deadline (0: none). `late` also
+    accepts the receipts of a lease that has ended, unless the message was delivered again since.
     """
 
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
@@ -217,20 +232,25 @@ class Messages(Protocol):
     def is_loaded(self, deliveries: Sequence[Delivery]) -> bool: ...  # `load` would not wait
     def drop_bodies(self, deliveries: Sequence[Delivery]) -> None: ...
 
-    def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]: ...
+    def ack(
+        self, queue: str, receipts: Sequence[Receipt], *, late: bool = False
+    ) -> list[OpenQError | None]: ...
+    # The hot path of the library: a batch of one costs half as much again.
     def ack_one(self, queue: str, seq: int, number: int) -> None: ...
-    def ack_late(self, queue: str, receipt: Receipt) -> bool: ...
     def nack(
-        self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
-    ) -> str: ...
-    def nack_many(
-        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
-    ) -> int: ...
-    def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str: ...
-    def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int: ...
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> list[str | OpenQError]: ...
+    def reject(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None
+    ) -> list[str | OpenQError]: ...
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int: ...
-    def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int: ...
-    def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None: ...
+    def extend(
+        self, queue: str, receipts: Sequence[Receipt], lease_ms: int, *, late: bool = False
+    ) -> list[int | OpenQError]: ...
 
 
 class Durability(Protocol):

@@ -9,6 +9,7 @@ import time
 from heapq import heapify, heappop, heappush
 from itertools import count
 
+from ..broker.interface import only
 from ..errors import Closed, MessageNotFoundError, OpenQError, QueueNotFound, VisibilityTimeoutExpired
 from ..model import Delivery
 from .interface import LibraryBroker
@@ -103,7 +104,7 @@ class Heartbeat:
     def _extend(self, number: int, queue: str, delivery: Delivery, lease_ms: int) -> float:
         """Seconds until the next try."""
         try:
-            until_ms = self._broker.extend(queue, (delivery.entry.seq, delivery.number), lease_ms)
+            until_ms = only(self._broker.extend(queue, [(delivery.entry.seq, delivery.number)], lease_ms))
         except OpenQError as error:
             is_lost = isinstance(error, _LEASE_LOST)
             with self._condition:

@@ -13,6 +13,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..broker.interface import only
 from ..clock import Clock
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import ENCODING_TEXT, NO_DEADLINE, QueueSettings
@@ -315,7 +316,9 @@ class Queue:
         core = self.core
         delay_ms = None if delay is None else to_ms(delay, "delay")
         failure = failure_of(reason)
-        return core.settle(target, lambda receipt: core.broker.nack(core.name, receipt, delay_ms, failure))
+        return core.settle(
+            target, lambda receipt: only(core.broker.nack(core.name, [receipt], delay_ms, failure))
+        )
 
     def reject(self, target: Message | str, reason: str | BaseException | None = None) -> str:
         """Dead-letter a message at once, or remove it if there is no dlq.
@@ -324,13 +327,15 @@ class Queue:
         """
         core = self.core
         failure = failure_of(reason)
-        return core.settle(target, lambda receipt: core.broker.reject(core.name, receipt, failure))
+        return core.settle(target, lambda receipt: only(core.broker.reject(core.name, [receipt], failure)))
 
     def extend(self, target: Message | str, seconds: float) -> datetime | None:
         """Extend the lease to `seconds` from now. Returns its new end."""
         core = self.core
         lease_ms = to_ms(seconds, "seconds")
-        until_ms = core.with_receipt(target, lambda receipt: core.broker.extend(core.name, receipt, lease_ms))
+        until_ms = core.with_receipt(
+            target, lambda receipt: only(core.broker.extend(core.name, [receipt], lease_ms))
+        )
         if isinstance(target, ReceivedMessage) and target.delivery.until_ms != until_ms:
             target.delivery.until_ms = until_ms  # a server extended its own lease, not this copy
         core.sync()
@@ -339,7 +344,7 @@ class Queue:
     def _cancel_timer(self, target: Message | str) -> None:
         """Remove the deadline of a delivery: it ends by ack, nack or the end of the process."""
         core = self.core
-        core.with_receipt(target, lambda receipt: core.broker.extend(core.name, receipt, NO_DEADLINE))
+        core.with_receipt(target, lambda receipt: only(core.broker.extend(core.name, [receipt], NO_DEADLINE)))
         core.sync()
 
     # -- inspecting ---------------------------------------------------------------------------

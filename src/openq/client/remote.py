@@ -320,59 +320,68 @@ class RemoteBroker:
     def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
         self._stop_holding(receipts)
         results: list[OpenQError | None] = []
+        for _, error, retried in self._settle(queue, "ack", {}, receipts):
+            # After a retry: our first try has acked it.
+            results.append(None if retried and isinstance(error, MessageNotFoundError) else error)
+        return results
+
+    def _settle(
+        self, queue: str, verb: str, body: Document, receipts: Sequence[Receipt]
+    ) -> Iterator[tuple[str, OpenQError | None, bool]]:
+        """Of each receipt: its outcome, its error, and whether the request was repeated."""
         for start in range(0, len(receipts), MAX_BATCH):
             texts = self._receipt_texts(receipts[start : start + MAX_BATCH])
-            reply = self._post(queue, "ack", {"receipts": texts}, idempotent=True)
+            reply = self._post(queue, verb, {**body, "receipts": texts}, idempotent=True)
             failed: dict[str, list[Document]] = {}
             for each in reply.value["failed"]:
                 failed.setdefault(each["receipt_id"], []).append(each)
-            outcomes: list[OpenQError | None] = []
+            errors: list[OpenQError | None] = []
             for text in reversed(texts):  # of two equal receipts the first one succeeded
                 failures = failed.get(text)
-                outcomes.append(self._failure(queue, failures.pop(), reply.retried) if failures else None)
-            results += reversed(outcomes)
-        return results
-
-    def _failure(self, queue: str, failure: Document, retried: bool) -> OpenQError | None:
-        refused = Refused(0, failure["code"], failure["detail"])
-        error = documents.parse_error(refused, queue, failure["receipt_id"])
-        # After a retry: our first try has acked it.
-        return None if retried and isinstance(error, MessageNotFoundError) else error
+                errors.append(_receipt_error(failures.pop(), queue) if failures else None)
+            outcomes = iter(reply.value.get("outcomes", ()))
+            for error in reversed(errors):
+                yield (next(outcomes, "") if error is None else ""), error, reply.retried
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
-        self._stop_holding([(seq, number)])
         [error] = self.ack(queue, [(seq, number)])
         if error is not None:
             raise error
 
     def nack(
-        self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
-    ) -> str:
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> list[str | OpenQError]:
         body: Document = {} if delay_ms is None else {"delay": delay_ms / 1000}
-        return self._end(queue, receipt, body, reason)
+        return self._return(queue, receipts, body, reason)
 
-    def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
-        return self._end(queue, receipt, {"reject": True}, reason)
+    def reject(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None
+    ) -> list[str | OpenQError]:
+        return self._return(queue, receipts, {"reject": True}, reason)
 
-    def _end(self, queue: str, receipt: Receipt, body: Document, reason: str | None) -> str:
-        self._stop_holding([receipt])
-        [text] = self._receipt_texts([receipt])
-        body["receipts"] = [text]
+    def _return(
+        self, queue: str, receipts: Sequence[Receipt], body: Document, reason: str | None
+    ) -> list[str | OpenQError]:
+        self._stop_holding(receipts)
         reason, trace = split_failure(reason)
         if reason is not None:
             body["reason"] = reason[: documents.MAX_REASON]
         if trace is not None:
             body["traceback"] = trace
-        reply = self._post(queue, "nack", body, idempotent=True)
-        if not reply.value["failed"]:
-            outcome: str = reply.value["outcomes"][0]
-            return outcome
-        error = documents.parse_error(Refused(0, reply.value["failed"][0]["code"], ""), queue, text)
-        if reply.retried and isinstance(error, VisibilityTimeoutExpired):
-            return "returned"  # by our first try, or because its lease ended
-        if reply.retried and isinstance(error, MessageNotFoundError):
-            return "dead-lettered" if self.settings(queue).dead_letter is not None else "removed"
-        raise error
+        results: list[str | OpenQError] = []
+        for outcome, error, retried in self._settle(queue, "nack", body, receipts):
+            if retried and isinstance(error, VisibilityTimeoutExpired):
+                results.append("returned")  # by our first try, or because its lease ended
+            elif retried and isinstance(error, MessageNotFoundError):
+                has_target = self.settings(queue).dead_letter is not None
+                results.append("dead-lettered" if has_target else "removed")
+            else:
+                results.append(outcome if error is None else error)
+        return results
 
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
         self._stop_holding(receipts)
@@ -382,19 +391,21 @@ class RemoteBroker:
             done += self._post(queue, "nack", body, idempotent=True).value["count"]
         return done
 
-    def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
-        [text] = self._receipt_texts([receipt])
+    def extend(self, queue: str, receipts: Sequence[Receipt], lease_ms: int) -> list[int | OpenQError]:
         is_endless = lease_ms == NO_DEADLINE
-        body = {"receipts": [text], "seconds": (ENDLESS_LEASE_MS if is_endless else lease_ms) / 1000}
-        answer = self._post(queue, "extend", body, idempotent=True).value
-        if answer["failed"]:
-            raise documents.parse_error(Refused(0, answer["failed"][0]["code"], ""), queue, text)
-        until_ms = documents.time_ms(answer["outcomes"][0])
-        if not is_endless:
-            return until_ms
-        entry = Entry(receipt[0], 0, 0, 0, ENCODING_BYTES, None, None, None)
-        self._hold(queue, Delivery(entry, receipt[1], until_ms - ENDLESS_LEASE_MS, until_ms, 0, None))
-        return 0
+        body: Document = {"seconds": (ENDLESS_LEASE_MS if is_endless else lease_ms) / 1000}
+        results: list[int | OpenQError] = []
+        settled = self._settle(queue, "extend", body, receipts)
+        for (seq, number), (outcome, error, _) in zip(receipts, settled, strict=True):
+            if error is not None:
+                results.append(error)
+                continue
+            until_ms = documents.time_ms(outcome)
+            if is_endless:
+                entry = Entry(seq, 0, 0, 0, ENCODING_BYTES, None, None, None)
+                self._hold(queue, Delivery(entry, number, until_ms - ENDLESS_LEASE_MS, until_ms, 0, None))
+            results.append(0 if is_endless else until_ms)
+        return results
 
     # -- inspecting ---------------------------------------------------------------------------
 
@@ -671,6 +682,11 @@ class RemoteBroker:
     def close(self) -> None:
         self._api.close()
         self._endless_leases.stop()
+
+
+def _receipt_error(failure: Document, queue: str) -> OpenQError:
+    refused = Refused(0, failure["code"], failure["detail"])
+    return documents.parse_error(refused, queue, failure["receipt_id"])
 
 
 def _entry(document: Document) -> Entry:

@@ -429,15 +429,12 @@ class Leases:
     def nack_many(
         self,
         queue: QueueState,
-        receipts: Iterable[tuple[int, int]],
+        receipts: Sequence[tuple[int, int]],
         now_ms: int,
         delay_ms: int | None = None,
         reason: str | None = None,
-    ) -> int:
-        """`nack` for many.
-
-        Messages that simply return are one record. Receipts whose lease has ended are skipped.
-        """
+    ) -> list[str | OpenQError]:
+        """`nack` for many: the outcome of each, or its error. Messages that simply return are one record."""
         engine = self._engine
         if delay_ms is not None and not 0 <= delay_ms <= MAX_SPAN_MS:
             raise span_error("delay", delay_ms)
@@ -445,12 +442,12 @@ class Leases:
         horizon_ms = now_ms - settings.retention_ms
         max_receives = settings.max_receives
         given = self._live(queue, receipts, now_ms)
+        outcomes = dict.fromkeys(given, "returned")
         back: list[tuple[Delivery, int]] = []
-        for delivery in given:
-            entry = delivery.entry
+        for seq, delivery in given.items():
             used_up = max_receives is not None and delivery.count >= max_receives
-            if used_up or is_expired(entry, horizon_ms, now_ms):
-                self.return_delivery(queue, delivery, NACKED, reason, delay_ms, now_ms)
+            if used_up or is_expired(delivery.entry, horizon_ms, now_ms):
+                outcomes[seq] = self.return_delivery(queue, delivery, NACKED, reason, delay_ms, now_ms)
             else:
                 back.append((delivery, self._due_again(queue, delivery, NACKED, delay_ms, now_ms)))
         if back:
@@ -459,19 +456,20 @@ class Leases:
         for delivery, due_ms in back:
             self.requeue(queue, delivery, NACKED, reason, due_ms, now_ms)
             engine.emit("requeued", queue, delivery.entry, now_ms, split_failure(reason)[0] or "")
-        return len(given)
+        return self._outcomes(queue, receipts, given, outcomes)
 
     def reject_many(
-        self, queue: QueueState, receipts: Iterable[tuple[int, int]], now_ms: int, reason: str | None = None
-    ) -> int:
-        """`reject` for many.
+        self, queue: QueueState, receipts: Sequence[tuple[int, int]], now_ms: int, reason: str | None = None
+    ) -> list[str | OpenQError]:
+        """`reject` for many: the outcome of each, or its error.
 
-        Messages without a dead-letter target are one record. Receipts whose lease has ended are skipped.
+        Messages without a dead-letter target are one record.
         """
         engine = self._engine
         given = self._live(queue, receipts, now_ms)
+        outcomes = dict.fromkeys(given, "dead-lettered")
         gone: list[Delivery] = []
-        for delivery in given:
+        for delivery in given.values():
             targets = engine.dead_letters.dead_letter_targets(queue, delivery.entry, DEAD_REJECTED)
             if targets:
                 engine.dead_letters.dead_letter_delivery(
@@ -481,22 +479,41 @@ class Leases:
                 gone.append(delivery)
         if gone:
             seqs = [delivery.entry.seq for delivery in gone]
+            outcomes.update(dict.fromkeys(seqs, "removed"))
             engine.log_record((REMOVE, now_ms, queue.number, 0, REMOVED_REJECTED, seqs))
         queue.counters.nacked += len(gone)
         for delivery in gone:
             del queue.leases[delivery.entry.seq]
             engine.dead_letters.removed(queue, delivery.entry, REMOVED_REJECTED, now_ms)
             engine.delivery_ended(queue, delivery.entry, now_ms)
-        return len(given)
+        return self._outcomes(queue, receipts, given, outcomes)
 
-    def _live(self, queue: QueueState, receipts: Iterable[tuple[int, int]], now_ms: int) -> list[Delivery]:
-        """The deliveries of the receipts that are still valid, each once."""
+    def _outcomes(
+        self,
+        queue: QueueState,
+        receipts: Sequence[tuple[int, int]],
+        given: dict[int, Delivery],
+        outcomes: dict[int, str],
+    ) -> list[str | OpenQError]:
+        """The outcome of each receipt; of two equal receipts the second one is an error."""
+        if len(outcomes) == len(receipts):
+            return [outcomes[seq] for seq, _ in receipts]
+        results: list[str | OpenQError] = []
+        for seq, number in receipts:
+            is_live = seq in outcomes and given[seq].number == number
+            results.append(outcomes.pop(seq) if is_live else queue.receipt_error(seq))
+        return results
+
+    def _live(
+        self, queue: QueueState, receipts: Iterable[tuple[int, int]], now_ms: int
+    ) -> dict[int, Delivery]:
+        """The deliveries of the receipts that are still valid, by sequence."""
         found: dict[int, Delivery] = {}
         for seq, number in receipts:
             delivery = queue.leases.get(seq)
             if delivery is not None and delivery.number == number and not 0 < delivery.until_ms <= now_ms:
                 found[seq] = delivery
-        return list(found.values())
+        return found
 
     def release(self, queue: QueueState, seq: int, number: int, now_ms: int, delay_ms: int = 0) -> None:
         """Return a delivery as if it had never been made (its consumer is gone)."""
@@ -584,9 +601,9 @@ class Leases:
         """
         given = self._live(queue, receipts, now_ms)
         if given:
-            seqs = tuple([delivery.entry.seq for delivery in given])
+            seqs = tuple(given)
             self._engine.log_record((EXTEND, now_ms, queue.number, 0, until_ms, seqs))
-            for delivery in given:
+            for delivery in given.values():
                 delivery.until_ms = until_ms
             self.arm_leases(queue, seqs, until_ms, now_ms)
         return len(given)

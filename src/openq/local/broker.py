@@ -459,15 +459,21 @@ class LocalBroker:
                     e.seq, e.sent_ms, e.location, e.size, e.encoding, None, e.properties, e.options
                 )
 
-    def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
+    def ack(self, queue: str, receipts: Sequence[Receipt], *, late: bool = False) -> list[OpenQError | None]:
+        engine = self._engine
         with self._lock, self._guard:
             found = self._core.queue(queue)
-            results = self._engine.ack_many(found, receipts, self._core.now_ms())
+            now_ms = self._core.now_ms()
+            results = engine.ack_many(found, receipts, now_ms)
+            if late and any(results):
+                for at, receipt in enumerate(receipts):
+                    if results[at] is not None and engine.ack_late(found, *receipt, now_ms):
+                        results[at] = None
             self._core.end_change()
             return results
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
-        """`ack` of one receipt; raises its error."""
+        """`ack` of one receipt; raises its error. It costs a third less than a batch of one."""
         core = self._core
         with self._lock:
             try:
@@ -482,52 +488,27 @@ class LocalBroker:
                 core.on_interrupt(type(error))
                 raise
 
-    def ack_late(self, queue: str, receipt: Receipt) -> bool:
-        with self._lock, self._guard:
-            done = self._engine.ack_late(self._core.queue(queue), *receipt, self._core.now_ms())
-            self._core.end_change()
-            return done
-
-    def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None:
-        with self._lock, self._guard:
-            until_ms = self._engine.extend_late(
-                self._core.queue(queue), *receipt, self._core.now_ms(), lease_ms
-            )
-            self._core.end_change()
-            return until_ms
-
     def nack(
-        self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
-    ) -> str:
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> list[str | OpenQError]:
         with self._lock, self._guard:
             found = self._core.queue(queue)
-            outcome = self._engine.nack(found, *receipt, self._core.now_ms(), delay_ms, reason)
+            results = self._engine.nack_many(found, receipts, self._core.now_ms(), delay_ms, reason)
             self._core.end_change()
-            return outcome
+            return results
 
-    def nack_many(
-        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
-    ) -> int:
-        """Returns how many were returned to the queue. Receipts whose lease has ended are skipped."""
+    def reject(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None
+    ) -> list[str | OpenQError]:
         with self._lock, self._guard:
-            done = self._engine.nack_many(
-                self._core.queue(queue), receipts, self._core.now_ms(), delay_ms, reason
-            )
+            found = self._core.queue(queue)
+            results = self._engine.reject_many(found, receipts, self._core.now_ms(), reason)
             self._core.end_change()
-            return done
-
-    def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
-        """Returns how many were rejected. Receipts whose lease has ended are skipped."""
-        with self._lock, self._guard:
-            done = self._engine.reject_many(self._core.queue(queue), receipts, self._core.now_ms(), reason)
-            self._core.end_change()
-            return done
-
-    def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
-        with self._lock, self._guard:
-            outcome = self._engine.reject(self._core.queue(queue), *receipt, self._core.now_ms(), reason)
-            self._core.end_change()
-            return outcome
+            return results
 
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
         """Return deliveries to their places, uncounted. Receipts whose lease has ended are skipped."""
@@ -543,11 +524,21 @@ class LocalBroker:
             self._core.end_change()
             return done
 
-    def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
+    def extend(
+        self, queue: str, receipts: Sequence[Receipt], lease_ms: int, *, late: bool = False
+    ) -> list[int | OpenQError]:
+        results: list[int | OpenQError] = []
         with self._lock, self._guard:
-            until_ms = self._engine.extend(self._core.queue(queue), *receipt, self._core.now_ms(), lease_ms)
+            found = self._core.queue(queue)
+            now_ms = self._core.now_ms()
+            for receipt in receipts:
+                try:
+                    results.append(self._engine.extend(found, *receipt, now_ms, lease_ms))
+                except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
+                    until_ms = self._engine.extend_late(found, *receipt, now_ms, lease_ms) if late else None
+                    results.append(error if until_ms is None else until_ms)
             self._core.end_change()
-            return until_ms
+            return results
 
     # -- durability, health, closing --------------------------------------------------------------
 

@@ -478,7 +478,8 @@ class LocalSubscriptions:
                 for receipts in _slices(batch.receipts):
                     with core.lock, core.guard:
                         now_ms = core.now_ms()
-                        returned += core.engine.nack_many(queue, receipts, now_ms, 0, "subscription deleted")
+                        outcomes = core.engine.nack_many(queue, receipts, now_ms, 0, "subscription deleted")
+                        returned += sum(isinstance(each, str) for each in outcomes)
                         core.end_change()
             known.batches = {}
         return returned

@@ -136,14 +136,10 @@ class RedisBroker:
         self.ack = receiver.ack
         self.ack_one = receiver.ack_one
         self.ack_soon = receiver.ack_soon
-        self.ack_late = receiver.ack_late
         self.nack = receiver.nack
-        self.nack_many = receiver.nack_many
         self.reject = receiver.reject
-        self.reject_many = receiver.reject_many
         self.release = receiver.release
         self.extend = receiver.extend
-        self.extend_late = receiver.extend_late
 
         # Durability, time, servers.
         self.sync = self.flush = store.sync

@@ -13,7 +13,6 @@ from ..broker.subscriptions import check_consumer
 from ..broker.waiters import Waiter
 from ..engine.records import NACKED, RELEASED
 from ..errors import (
-    InvalidSetting,
     MessageNotFoundError,
     OpenQError,
     StoreUnavailable,
@@ -247,8 +246,10 @@ class Receiver:
 
     # -- settling -------------------------------------------------------------------------------
 
-    def ack(self, queue: str, receipts: Sequence[Receipt]) -> list[OpenQError | None]:
+    def ack(self, queue: str, receipts: Sequence[Receipt], *, late: bool = False) -> list[OpenQError | None]:
         view = self._view(queue)
+        if late and len(receipts) == 1:
+            return [self._ack_late(view, receipts[0])]  # it acks live deliveries too: one round trip
         results: list[OpenQError | None] = []
         for part in chunks(list(map(_valid_receipt, receipts)), _PAGE):
             flat = tuple([each for receipt in part for each in receipt])
@@ -258,7 +259,17 @@ class Receiver:
         if self._state.listeners:
             acked = [seq for (seq, _), error in zip(receipts, results, strict=True) if error is None]
             self._store.emit("acked", queue, map(self._store.delivered_id, acked))
+        if late:
+            return [
+                None if error is None else self._ack_late(view, receipt)
+                for receipt, error in zip(receipts, results, strict=True)
+            ]
         return results
+
+    def _ack_late(self, view: CachedQueue, receipt: Receipt) -> OpenQError | None:
+        if self._store.ask_queue(view, "ack_late", *receipt):
+            return None
+        return VisibilityTimeoutExpired(receipt[0], view.name)
 
     def _ack_groups(self, view: CachedQueue, groups: list[tuple[int, ...]]) -> list[list[Any]]:
         flat = groups[0] if len(groups) == 1 else [each for group in groups for each in group]
@@ -292,24 +303,14 @@ class Receiver:
         if error is not None:
             raise error
 
-    def ack_late(self, queue: str, receipt: Receipt) -> bool:
-        return bool(self._store.ask_queue(self._view(queue), "ack_late", *receipt))
-
-    def extend_late(self, queue: str, receipt: Receipt, lease_ms: int) -> int | None:
-        if not 0 <= lease_ms <= MAX_SPAN_MS:
-            raise InvalidSetting(f"a lease of {lease_ms} ms; it must be 0 to {MAX_SPAN_MS}")
-        args = (*_valid_receipt(receipt), lease_ms)
-        return int(self._store.ask_queue(self._view(queue), "extend_late", *args)) or None
-
     def nack(
-        self, queue: str, receipt: Receipt, delay_ms: int | None = None, reason: str | None = None
-    ) -> str:
-        return _only(self._nack(queue, [receipt], NACKED, delay_ms, reason))
-
-    def nack_many(
-        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None, delay_ms: int | None = 0
-    ) -> int:
-        return _count(self._nack(queue, list(dict.fromkeys(receipts)), NACKED, delay_ms, reason))
+        self,
+        queue: str,
+        receipts: Sequence[Receipt],
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> list[str | OpenQError]:
+        return self._nack(queue, receipts, NACKED, delay_ms, reason)
 
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
         return _count(self._nack(queue, receipts, RELEASED, 0, None))
@@ -322,12 +323,10 @@ class Receiver:
         head = (why, "" if delay_ms is None else delay_ms, _event_text(reason))
         return self._settle(self._view(queue), "back", head, receipts)
 
-    def reject(self, queue: str, receipt: Receipt, reason: str | None = None) -> str:
-        return _only(self._settle(self._view(queue), "reject", (_event_text(reason),), [receipt]))
-
-    def reject_many(self, queue: str, receipts: Sequence[Receipt], reason: str | None = None) -> int:
-        unique = list(dict.fromkeys(receipts))
-        return _count(self._settle(self._view(queue), "reject", (_event_text(reason),), unique))
+    def reject(
+        self, queue: str, receipts: Sequence[Receipt], reason: str | None = None
+    ) -> list[str | OpenQError]:
+        return self._settle(self._view(queue), "reject", (_event_text(reason),), receipts)
 
     def _settle(
         self, view: CachedQueue, name: str, head: tuple[Any, ...], receipts: Sequence[Receipt]
@@ -353,18 +352,33 @@ class Receiver:
                     store.emit(what, view.name, [store.delivered_id(seq)])
         return results
 
-    def extend(self, queue: str, receipt: Receipt, lease_ms: int) -> int:
+    def extend(
+        self, queue: str, receipts: Sequence[Receipt], lease_ms: int, *, late: bool = False
+    ) -> list[int | OpenQError]:
         if lease_ms < NO_DEADLINE or lease_ms > MAX_SPAN_MS:
             raise span_error("lease", lease_ms)
         view = self._view(queue)
         state = self._state
         holder = (state.client, state.heartbeat_ms)
-        answer = self._store.ask_queue(view, "extend", lease_ms, *holder, *receipt)[0]
-        if answer[:1] == b"?":
-            raise _settle_error(view, receipt[0], answer)
-        if lease_ms == NO_DEADLINE:
+        results: list[int | OpenQError] = []
+        for part in chunks(list(map(_valid_receipt, receipts)), _PAGE):
+            flat = [each for receipt in part for each in receipt]
+            answers = self._store.ask_queue(view, "extend", lease_ms, *holder, *flat)
+            for receipt, answer in zip(part, answers, strict=True):
+                if answer[:1] != b"?":
+                    results.append(int(answer))
+                    continue
+                error = _settle_error(view, receipt[0], answer)
+                results.append((late and self._extend_late(view, receipt, lease_ms)) or error)
+        if lease_ms == NO_DEADLINE and any(isinstance(each, int) for each in results):
             self._waiters.service.add_bound(view)
-        return int(answer)
+        return results
+
+    def _extend_late(self, view: CachedQueue, receipt: Receipt, lease_ms: int) -> int:
+        """The deadline; 0 if the message is gone or was delivered again."""
+        if not 0 <= lease_ms <= MAX_SPAN_MS:
+            raise span_error("lease", lease_ms)
+        return int(self._store.ask_queue(view, "extend_late", *receipt, lease_ms))
 
 
 def _settle_error(view: CachedQueue, seq: int, answer: bytes) -> OpenQError:
@@ -382,13 +396,6 @@ def _valid_receipt(receipt: Receipt) -> Receipt:
 def _event_text(text: str | None) -> str:
     """A reason or a consumer as events store it: without the separators of their fields."""
     return encoded((text or "").replace("\x1f", " ").replace("\x1e", " "))
-
-
-def _only(results: list[str | OpenQError]) -> str:
-    result = results[0]
-    if isinstance(result, OpenQError):
-        raise result
-    return result
 
 
 def _count(results: list[str | OpenQError]) -> int:

@@ -423,21 +423,32 @@ def _wanted_receipts(body: Receipts) -> list[str]:
     return [body.receipt_id]
 
 
-def _settle_receipts(call: RestCall, act: Callable[[Receipt], str | None]) -> None:
-    """Settle one by one. A single delivery that cannot be settled is an error; one of many is an item of the
-    reply."""
+def _settle_receipts(call: RestCall, act: Callable[[list[Receipt]], Sequence[str | OpenQError]]) -> None:
+    """A single delivery that cannot be settled is an error; one of many is an item of the reply."""
     queue, prefix = call.queue, call.broker.id_prefix
     call.broker.settings(queue)  # an unknown queue has another error than an unknown message
+    texts = _wanted_receipts(call.body)
+    results: dict[int, str | OpenQError] = {}
+    receipts: dict[int, Receipt] = {}
+    for at, text in enumerate(texts):
+        try:
+            receipts[at] = _read_receipt(text, prefix, queue)
+        except OpenQError as error:
+            results[at] = error
+    try:
+        results |= zip(receipts, act(list(receipts.values())), strict=True)
+    except OpenQError as error:
+        results |= dict.fromkeys(receipts, error)
     outcomes: list[str] = []
     failed: list[ReceiptFailure] = []
-    single = call.body.receipts is UNSET
-    for text in _wanted_receipts(call.body):
-        try:
-            outcomes.append(act(_read_receipt(text, prefix, queue)) or "")
-        except OpenQError as error:
-            if single:
-                raise _about(text, queue, error) from None
-            failed.append(_failed(text, _about(text, queue, error)))
+    for at, text in enumerate(texts):
+        result = results[at]
+        if not isinstance(result, OpenQError):
+            outcomes.append(result)
+        elif call.body.receipts is UNSET:
+            raise _about(text, queue, result) from None
+        else:
+            failed.append(_failed(text, _about(text, queue, result)))
     told: list[str] | UnsetType = outcomes if any(outcomes) else UNSET
     call.after_commit(Settled(count=len(outcomes), failed=failed, outcomes=told))
 
@@ -509,9 +520,9 @@ def nack(call: RestCall) -> None:
         call.after_commit(Settled(count=broker.release(queue, receipts)))
     elif body.reject:
         call.require("receive", call.args[0], ("DeleteMessage",))
-        _settle_receipts(call, lambda receipt: broker.reject(queue, receipt, failure))
+        _settle_receipts(call, lambda receipts: broker.reject(queue, receipts, failure))
     else:
-        _settle_receipts(call, lambda receipt: broker.nack(queue, receipt, delay_ms, failure))
+        _settle_receipts(call, lambda receipts: broker.nack(queue, receipts, delay_ms, failure))
 
 
 @route(
@@ -527,8 +538,9 @@ def extend(call: RestCall) -> None:
     broker, queue = call.broker, call.queue
     lease_ms = span_ms(call.body.seconds, "seconds")
 
-    def act(receipt: Receipt) -> str:
-        return iso(broker.extend(queue, receipt, lease_ms))
+    def act(receipts: list[Receipt]) -> list[str | OpenQError]:
+        results = broker.extend(queue, receipts, lease_ms)
+        return [each if isinstance(each, OpenQError) else iso(each) for each in results]
 
     _settle_receipts(call, act)
 

@@ -279,8 +279,7 @@ class ReceiveAttempts:
         if expires_ms <= call.now_ms or _leases(broker.inspect.leases_of(queue_key, seqs).values()) != leases:
             return None  # expired, or a message was deleted, changed or delivered again
         try:
-            for seq, number, _ in leases:
-                broker.extend(queue_key, (seq, number), lease_ms)
+            broker.extend(queue_key, [(seq, number) for seq, number, _ in leases], lease_ms)
             now = broker.inspect.leases_of(queue_key, seqs)
             deliveries = [now[seq] for seq in seqs]
         except (OpenQError, KeyError):
@@ -467,23 +466,26 @@ def system_attributes(
 
 
 def delete_message(call: SqsCall, wanted: sqs.DeleteMessage, answer: ReplyCallback) -> None:
-    delete_one(call, call.queue, wanted.receipt_handle)
+    [failed] = delete_by_handle(call, call.queue, [wanted.receipt_handle])
+    if failed is not None:
+        raise failed
     answer(None)
 
 
-def delete_one(call: SqsCall, queue: SqsQueue, handle: str) -> None:
-    receipt = receipt_of(queue, handle)
-    broker = call.context.broker
+def delete_by_handle(call: SqsCall, queue: SqsQueue, handles: Sequence[str]) -> list[SqsError | None]:
+    """The error of each that cannot be deleted.
+
+    Late deletes of a standard queue succeed, and delete the message unless it was delivered again. To delete
+    a message twice is no error, as in AWS.
+    """
+    receipts = [receipt_of(queue, handle) for handle in handles]
+    results = call.context.broker.ack(queue.queue_key, receipts, late=not queue.fifo)
     if not queue.fifo:
-        # Late deletes succeed, and delete the message unless it was delivered again.
-        broker.ack_late(queue.queue_key, receipt)
-        return
-    try:
-        broker.ack_one(queue.queue_key, *receipt)
-    except VisibilityTimeoutExpired:
-        raise errors.receipt_handle_expired(handle) from None
-    except MessageNotFoundError:
-        pass  # already deleted: no error, as in AWS
+        return [None] * len(handles)
+    return [
+        errors.receipt_handle_expired(handle) if isinstance(error, VisibilityTimeoutExpired) else None
+        for handle, error in zip(handles, results, strict=True)
+    ]
 
 
 def delete_message_batch(call: SqsCall, batch: sqs.DeleteMessageBatch, answer: ReplyCallback) -> None:
@@ -491,24 +493,20 @@ def delete_message_batch(call: SqsCall, batch: sqs.DeleteMessageBatch, answer: R
     attrs.check_batch(batch.entries, "DeleteMessageBatchRequestEntry", queue.limits.max_batch)
     failed: list[sqs.BatchResultErrorEntry] = []
     chosen: list[sqs.DeleteMessageBatchRequestEntry] = []
-    receipts: list[tuple[int, int]] = []
     for entry in batch.entries:
         try:
-            receipts.append(receipt_of(queue, entry.receipt_handle))
+            receipt_of(queue, entry.receipt_handle)
         except SqsError as error:
             failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
         else:
             chosen.append(entry)
-    # One record for all that are in time; late ones are handled one by one.
     successful: list[sqs.DeleteMessageBatchResultEntry] = []
-    for entry, late in zip(chosen, call.context.broker.ack(queue.queue_key, receipts), strict=True):
-        if late is not None:
-            try:
-                delete_one(call, queue, entry.receipt_handle)
-            except SqsError as error:
-                failed.append(batch_receipt_error(entry.id, entry.receipt_handle, error))
-                continue
-        successful.append(sqs.DeleteMessageBatchResultEntry(id=entry.id))
+    results = delete_by_handle(call, queue, [entry.receipt_handle for entry in chosen])
+    for entry, refused in zip(chosen, results, strict=True):
+        if refused is not None:
+            failed.append(batch_receipt_error(entry.id, entry.receipt_handle, refused))
+        else:
+            successful.append(sqs.DeleteMessageBatchResultEntry(id=entry.id))
     answer(sqs.DeleteMessageBatchReply(successful=successful or None, failed=failed or None))
 
 
@@ -539,17 +537,15 @@ def change_one(call: SqsCall, queue: SqsQueue, handle: str, seconds: int) -> Non
             "VisibilityTimeout",
             f"Total VisibilityTimeout for the message is beyond the limit [{longest_s} seconds]",
         )
-    try:
-        if seconds == 0:
-            broker.nack(queue.queue_key, (seq, number), 0)
-        else:
-            broker.extend(queue.queue_key, (seq, number), seconds * 1000)
-    except VisibilityTimeoutExpired:
-        # Still possible unless the message was delivered again.
-        if broker.extend_late(queue.queue_key, (seq, number), seconds * 1000) is None:
-            raise errors.message_not_inflight() from None
-    except MessageNotFoundError:
-        raise errors.receipt_handle_is_stale(handle) from None
+    receipts = [(seq, number)]
+    result: object = broker.nack(queue.queue_key, receipts, 0)[0] if seconds == 0 else None
+    if seconds > 0 or isinstance(result, VisibilityTimeoutExpired):
+        # Late changes succeed too, unless the message was delivered again.
+        [result] = broker.extend(queue.queue_key, receipts, seconds * 1000, late=True)
+    if isinstance(result, VisibilityTimeoutExpired):
+        raise errors.message_not_inflight()
+    if isinstance(result, MessageNotFoundError):
+        raise errors.receipt_handle_is_stale(handle)
 
 
 def change_message_visibility(

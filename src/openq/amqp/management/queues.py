@@ -213,11 +213,11 @@ def get_messages(call: ManagementCall) -> None:
             )
         receipts = [(each.entry.seq, each.number) for each in deliveries]
         if mode.endswith("requeue_true"):
-            broker.nack_many(queue_key, receipts)
+            broker.nack(queue_key, receipts, 0)
         elif mode == "ack_requeue_false":
             broker.ack(queue_key, receipts)
         else:
-            broker.reject_many(queue_key, receipts)
+            broker.reject(queue_key, receipts)
         broker.sync()
         return found
 
