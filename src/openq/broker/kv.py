@@ -20,6 +20,7 @@ from ..engine.key_values import (
     BucketInfo,
     KvEntry,
     KvPut,
+    check_batch,
     check_key,
     check_put,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "KvFull",
     "KvPut",
     "KvWaiter",
+    "check_batch",
     "check_key",
     "check_put",
 ]

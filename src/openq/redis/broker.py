@@ -9,6 +9,7 @@ it is made, so a call costs no extra hop:
     exchanges.py   exchanges and bindings                       servers.py    documents, heartbeats, health
     waiters.py     threads that serve waiters and do upkeep     moves.py      moves between queues
     cursors.py, subscriptions.py, staging.py                    for the data pipeline
+    key_values.py  values under keys
 
 Each event loop has a broker of its own (`on_loop`), whose parts use the connections of that loop.
 """
@@ -19,15 +20,15 @@ import asyncio
 from collections.abc import Callable
 
 from ..broker.interface import Listener
-from ..broker.kv import KeyValues
 from ..clock import Clock
-from ..errors import OpenQError, StoreError
+from ..errors import OpenQError
 from .admin import MessageAdmin
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
 from .event_log import EventLog
 from .exchanges import ExchangeAdmin
 from .inspection import Inspector
+from .key_values import RedisKeyValues
 from .net.url import parse
 from .publish import Publisher
 from .queues import QueueAdmin
@@ -75,10 +76,6 @@ class RedisBroker:
         if loop is not None:
             self._waiters.service.start()
 
-    @property
-    def kv(self) -> KeyValues:
-        raise StoreError("key-values are not in Redis yet")
-
     def _compose(self, store: RedisStore) -> None:
         waiters = self._waiters
         event_log = EventLog(store)
@@ -89,6 +86,7 @@ class RedisBroker:
         inspector = self.inspect = Inspector(store, event_log, queues, waiters.count)
         self.admin = MessageAdmin(store, event_log, inspector, publisher)
         self.exchanges = ExchangeAdmin(store)
+        self.kv = RedisKeyValues(store, waiters)
         servers = self.cluster = ServerDirectory(store)
 
         self.store = store
@@ -163,7 +161,7 @@ class RedisBroker:
         self.subscriptions.drop_orphans()
 
     def _start_waiters(self) -> None:
-        self._waiters.service = WaiterService(self.store, self.receiver, self._upkeep, self.cursors)
+        self._waiters.service = WaiterService(self.store, self.receiver, self._upkeep, self.cursors, self.kv)
 
     def _after_fork(self) -> None:
         self._start_waiters()

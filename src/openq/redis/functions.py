@@ -23,6 +23,7 @@ _PARTS = (
     "6_subscriptions.lua",
     "7_queues.lua",
     "8_stages.lua",
+    "10_kv.lua",
 )
 
 
@@ -38,7 +39,17 @@ VERSION, SOURCE = _source()
 # The writes of these need no confirmed copies: a lease that a failover undoes is assigned again.
 _LEASING = ("receive", "hold", "tick", "tidy_batches")
 _PAGES = ("browse", "browse_delayed", "in_flight", "survey", "rear", "look", "read_batch")
-_READING = (*_PAGES, "seqs_of", "standing", "stats", "open_batches")
+_READING = (
+    *_PAGES,
+    "seqs_of",
+    "standing",
+    "stats",
+    "open_batches",
+    "kv_get",
+    "kv_list",
+    "kv_watch",
+    "kv_sweep",
+)
 _UNCONFIRMED = frozenset((*_LEASING, *_READING))
 
 

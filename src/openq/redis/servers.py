@@ -65,4 +65,13 @@ class ServerDirectory:
 
     def gauges(self) -> list[Family]:
         state = self._store.state
-        return [*state.damage.families(), *([] if state.report is None else loss_window_gauges(state.report))]
+        keys, size = state.kv_totals
+        key_values = [
+            Family("openq_kv_keys", "gauge", "Keys of all buckets.", [({}, keys)]),
+            Family("openq_kv_bytes", "gauge", "Bytes of keys and values.", [({}, size)]),
+        ]
+        return [
+            *key_values,
+            *state.damage.families(),
+            *([] if state.report is None else loss_window_gauges(state.report)),
+        ]

@@ -65,6 +65,8 @@ class StoreState:
         self.listeners: list[Listener] = []
         self.report: SafetyReport | None = None  # what may be lost with the settings of the servers
         self.damage = DamageRegister()
+        self.known_buckets: set[str] = set()  # of key-values, whose names are in the list of all
+        self.kv_totals = (0, 0)  # keys and bytes of all buckets, at the last sweep
         # Queue number -> id of the last event that was scanned for expired leases.
         self.event_positions: dict[int, str] = {}
         # Ids that are not derived from the sequence, recorded while a listener is registered.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError, QueueNotFound, StoreError
 from ..model import Delivery
+from .kv_upkeep import KvUpkeep
 from .net.pubsub import PubSubListener
 from .registry import CachedQueue
 from .store import RedisStore
@@ -25,6 +26,7 @@ from .upkeep import Upkeep
 if TYPE_CHECKING:
     from .consume import Receiver
     from .cursors import RedisCursors
+    from .key_values import RedisKeyValues
 
 log = logging.getLogger("openq.redis")
 
@@ -179,18 +181,27 @@ class WaitingLists:
 class WaiterService:
     """The threads that serve waiters and do upkeep; they start when first needed."""
 
-    def __init__(self, store: RedisStore, receiver: Receiver, upkeep: Upkeep, cursors: RedisCursors) -> None:
+    def __init__(
+        self,
+        store: RedisStore,
+        receiver: Receiver,
+        upkeep: Upkeep,
+        cursors: RedisCursors,
+        key_values: RedisKeyValues,
+    ) -> None:
         self._store = store
         self._registry = store.registry
         self._upkeep = upkeep
         self._cursors = cursors
         self.waiting = WaitingLists(receiver)
+        self.kv = KvUpkeep(store, key_values)
         self._lock = threading.Lock()
         self._woken: dict[str, None] = {}  # queues to be served
         self._deadlines: dict[int, int] = {}  # queue number -> Redis's time
         self._bound: set[int] = set()  # numbers of queues with leases that are bound to this process
         self._is_registry_stale = False
         self._event = threading.Event()
+        self.kv.on_deadline = self._event.set
         self._stopping = False
         self._started = False
         self._thread: threading.Thread | None = None
@@ -232,12 +243,16 @@ class WaiterService:
         self._renewed_s = 0.0
         self._is_registry_stale = True
         self._event.set()
+        self.kv.waiters.notify_all()
 
     def _on_message(self, channel: bytes, text: bytes) -> None:
         kind = channel.rpartition(b":")[2]
         if kind == b"topology":
             self._is_registry_stale = True
             self._event.set()
+            return
+        if kind == b"kv":
+            self.kv.waiters.notify(text)
             return
         key, _, at_ms = text.partition(b" ")
         view = self._registry.view_of_key(key)
@@ -297,6 +312,7 @@ class WaiterService:
                 with self._lock:
                     self._woken[queue] = None
                 raise
+        self.kv.ask_again()
         if store.state.is_virtual:
             return _SWEEP_S  # the clock does the upkeep when it is advanced
         if now_s - self._renewed_s >= _RENEW_S:
@@ -309,13 +325,16 @@ class WaiterService:
             self._heartbeat_s = now_s
             self.renew_leases()
         self._run_due()
+        self.kv.run_due()
+        if store.state.is_server:
+            self.kv.sweep()  # each server: its metrics have the totals
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
         if store.state.is_server and now_s - self._checked_s >= _SAFETY_CHECK_S:
             self._checked_s = now_s
             store.state.recheck_safety()
-        next_ms = min(self._deadlines.values(), default=_NEVER_MS)
+        next_ms = min(min(self._deadlines.values(), default=_NEVER_MS), self.kv.next_deadline())
         until_due_s = (next_ms - store.now_ms()) / 1000 + 0.001
         return max(0.0, min(until_due_s, _SWEEP_S * random.uniform(0.9, 1.1)))
 
@@ -355,6 +374,7 @@ class WaiterService:
     def tick(self) -> None:
         """Bring all queues up to the present, and serve their waiters."""
         self._store.refresh()
+        self.kv.tick()
         self.renew_leases()
         for _ in range(3):  # dead letters may be due where they arrive
             for view in list(self._registry.queues.values()):
@@ -377,6 +397,7 @@ class WaiterService:
                 continue
             except StoreError as error:
                 log.warning("the upkeep of queue %r failed: %s", view.name, error)
+        self.kv.sweep()
         if time.monotonic() - self._kept_s >= _CURSOR_CHECK_S:
             self._kept_s = time.monotonic()
             self._cursors.enforce_limits()
@@ -395,6 +416,7 @@ class WaiterService:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         self.waiting.end()
+        self.kv.waiters.notify_all()
 
 
 class WaiterServiceRef:

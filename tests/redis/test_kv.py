@@ -1,0 +1,191 @@
+"""Key-values in Redis: the contract of every store, and what only Redis has to say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from openq import OpenQ, StoreFull, VirtualClock
+from openq.broker.kv import KvPut, KvWaiter
+from openq.redis.broker import RedisBroker
+from openq.redis.key_values import RedisKeyValues
+from tests.client import test_kv
+from tests.client.fixtures import clock
+from tests.client.helpers import Make, ended, in_thread, opening, until
+from tests.redis.servers import Server, single
+from tests.redis.shared_tests import collect_tests
+
+__all__ = ["clock"]
+
+
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    return f"{redis_server.url}?profile=fast"
+
+
+@pytest.fixture
+def make(url: str, request: pytest.FixtureRequest) -> Iterator[Make]:
+    place: dict[str, Any] = {"url": url}
+    if "clock" in request.fixturenames:
+        place["clock"] = request.getfixturevalue("clock")
+    with opening(place) as open_queue:
+        yield open_queue
+
+
+globals().update(collect_tests(test_kv, "make"))
+
+
+@pytest.fixture
+def broker(url: str, clock: VirtualClock) -> Iterator[RedisBroker]:
+    broker = RedisBroker(url, clock=clock)
+    yield broker
+    broker.close()
+
+
+def names(server: Server) -> set[str]:
+    return {key for key in server.ask("KEYS", "*") if "{kv:" in key}
+
+
+def test_all_keys_of_a_bucket_are_in_one_slot(redis_server: Server, broker: RedisBroker) -> None:
+    for bucket in ("b", "a}b", "{x}", "}"):
+        broker.kv.put_many(bucket, [KvPut("k", b"", ttl_ms=1_000)])
+
+    by_bucket: dict[str, set[int]] = {}
+    for key in names(redis_server):
+        by_bucket.setdefault(key.rpartition(":")[0], set()).add(redis_server.ask("CLUSTER", "KEYSLOT", key))
+    assert len(by_bucket) == 4
+    assert all(len(slots) == 1 for slots in by_bucket.values())
+    assert [bucket.name for bucket in broker.kv.buckets()] == ["a}b", "b", "{x}", "}"]
+
+
+def test_an_expired_or_deleted_bucket_leaves_nothing_but_counters_that_expire(
+    redis_server: Server, broker: RedisBroker, clock: VirtualClock
+) -> None:
+    broker.kv.put_many("b", [KvPut(f"k{i}", b"v", ttl_ms=1_000) for i in range(300)])
+    broker.kv.put_many("d", [KvPut("k", b"v")])
+    clock.advance(1)
+    broker.kv.delete_many("d", ["k"])
+
+    assert broker.kv.buckets() == []
+
+    left = names(redis_server)
+    assert {key.rpartition(":")[2] for key in left} == {"c"}
+    assert all(0 < redis_server.ask("TTL", key) <= 86_400 for key in left)
+    assert {redis_server.ask("HGET", key, "b") for key in left} == {"0"}
+    assert redis_server.ask("SMEMBERS", f"{broker.address.prefix}:{{meta}}:kv") == []
+
+
+def test_every_call_that_changes_a_bucket_removes_some_expired_keys(
+    redis_server: Server, broker: RedisBroker, clock: VirtualClock
+) -> None:
+    for _ in range(2):
+        broker.kv.put_many("b", [KvPut(f"k{i}", b"", ttl_ms=1_000) for i in range(150)])
+    clock.advance(1)
+    broker.kv.put_many("b", [KvPut("new", b"")])
+
+    [stored] = [key for key in names(redis_server) if key.endswith(":v")]
+    assert redis_server.ask("HLEN", stored) == 51
+    broker.kv.delete_many("b", ["unknown"])
+    assert redis_server.ask("HLEN", stored) == 1
+
+
+def test_versions_are_not_used_again_when_the_counters_are_gone(
+    redis_server: Server, broker: RedisBroker, clock: VirtualClock
+) -> None:
+    [first] = broker.kv.put_many("b", [KvPut("k", b"")])
+    broker.kv.delete_many("b", ["k"])
+    redis_server.ask("DEL", *names(redis_server))
+    clock.advance(0.001)
+
+    [second] = broker.kv.put_many("b", [KvPut("k", b"")])
+
+    assert isinstance(first, int)
+    assert isinstance(second, int)
+    assert second > first
+
+
+def test_a_put_that_is_sent_again_finds_its_own_value(broker: RedisBroker) -> None:
+    kv = broker.kv
+    assert isinstance(kv, RedisKeyValues)
+    puts = ("token-1", "k", b"mine", "", 0)
+
+    first, again = kv._call("b", "kv_put", *puts), kv._call("b", "kv_put", *puts)
+    [_, refused] = kv._call("b", "kv_put", "token-2", "k", b"theirs", "", 0)
+
+    assert first[1] == again[1]
+    assert refused == -1 - first[1]
+
+
+def test_a_waiter_is_called_for_changes_by_another_process_and_for_an_expiry(
+    url: str, broker: RedisBroker, clock: VirtualClock
+) -> None:
+    other = RedisBroker(url, clock=clock)
+    changed = threading.Event()
+
+    def attend() -> None:
+        changed.clear()
+        assert broker.kv.add_waiter(KvWaiter("b", "k", changed.set), 1 << 60) is None
+
+    attend()
+    until(changed.is_set, "the subscription is established, after which every waiter asks again")
+    attend()
+    other.kv.put_many("b", [KvPut("k", b"", ttl_ms=1_000)])
+    until(changed.is_set, "a put is announced")
+    attend()
+    clock.advance(1)
+    until(changed.is_set, "an expiry is announced")
+    other.kv.put_many("b", [KvPut("k", b"")])
+    attend()
+    other.kv.delete_many("b", ["k"])
+    until(changed.is_set, "a delete is announced")
+    attend()
+    broker.close()
+    until(changed.is_set, "closing wakes all")
+    other.close()
+
+
+def test_an_expiry_on_the_real_clock_wakes_a_waiter(url: str) -> None:
+    broker = RedisBroker(url)
+    expired = threading.Event()
+    broker.kv.put_many("b", [KvPut("k", b"", ttl_ms=300)])
+
+    def wait() -> None:
+        while broker.kv.get_many("b", ["k"]) != [None]:
+            changed = threading.Event()
+            broker.kv.add_waiter(KvWaiter("b", "k", changed.set), 1 << 60)
+            changed.wait(60)
+        expired.set()
+
+    assert ended(in_thread(wait))
+    assert expired.is_set()
+    broker.close()
+
+
+def test_changes_are_announced_only_while_a_process_waits(redis_server: Server, broker: RedisBroker) -> None:
+    broker.kv.put_many("b", [KvPut("k", b"")])
+    [counters] = [key for key in names(redis_server) if key.endswith(":c")]
+    assert redis_server.ask("HGET", counters, "w") is None
+
+    broker.kv.add_waiter(KvWaiter("b", "k", lambda: None), 1 << 60)
+
+    assert int(redis_server.ask("HGET", counters, "w")) > 0
+
+
+def test_a_full_redis_refuses_puts_and_allows_deletes() -> None:
+    with single("--maxmemory", "30mb", "--maxmemory-policy", "noeviction") as server:
+        queue = OpenQ("jobs", url=f"{server.url}?profile=fast")
+        kv = queue.kv("b")
+        count = 0
+        with pytest.raises(StoreFull):
+            while count < 100:
+                kv.put(f"k{count}", bytes(1 << 20))
+                count += 1
+
+        assert kv.get("k0") is not None
+        assert len(kv.list(limit=3)) == 3
+        assert kv.delete_many([f"k{i}" for i in range(count)]) == count
+        kv.put("k", b"")
+        queue.close()
