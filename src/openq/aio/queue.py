@@ -37,6 +37,7 @@ from ..errors import (
 )
 from ..model import ENCODING_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
 from .forwarding import AsyncExchanges, changing, changing_in_thread, in_thread, quick, reading
+from .kv import AsyncKeyValue
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -467,6 +468,10 @@ class Queue:
     def exchanges(self) -> AsyncExchanges:
         """The exchanges of this queue's target; see `openq.Queue.exchanges`."""
         return AsyncExchanges(self.runner)
+
+    def kv(self, bucket: str) -> AsyncKeyValue:
+        """The values of a bucket on this queue's target; see `openq.KeyValue`."""
+        return AsyncKeyValue(self.runner, bucket)
 
     # -- other names --------------------------------------------------------------------------
 

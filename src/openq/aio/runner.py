@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 class Runner:
     def __init__(self, inner: queues.Queue) -> None:
-        self._inner = inner
+        self.inner = self._inner = inner
         self._core = inner.core
         self._core.stop_blocking()
         self.loops: LoopQueues | None = None

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from ..broker.kv import KvEntry
+from ..client.kv_waiting import KvWait
 from ..client.waiting import ThreadWait
 from ..errors import Closed
 from ..model import Delivery
@@ -35,6 +37,16 @@ class CallThreads:
     def wait(self, wait: ThreadWait, timeout: float | None) -> asyncio.Future[list[Delivery]]:
         return self._start(self._waits, partial(wait.wait, timeout))
 
+    async def wait_for_key(self, wait: KvWait, timeout: float | None) -> KvEntry | None:
+        """A wait for a key, which a cancelled task ends."""
+        waiting = self._start(self._waits, partial(wait.wait, timeout))
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            wait.end()
+            waiting.add_done_callback(_ignore_error)
+            raise
+
     def _start(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
         try:
             return asyncio.get_running_loop().run_in_executor(threads, work)
@@ -50,6 +62,11 @@ class CallThreads:
     def close(self) -> None:
         self._calls.shutdown(wait=False)
         self._waits.shutdown(wait=False)
+
+
+def _ignore_error(waiting: asyncio.Future[Any]) -> None:
+    if not waiting.cancelled():
+        waiting.exception()
 
 
 class PooledWait:

@@ -56,8 +56,13 @@ class KeyValue(QueuePart):
         found: builtins.list[KvEntry | None] = []
         for some in _batches(wanted):
             found += kv.get_many(self.bucket, some)
-        kv.load(found)
+        self._load(found)
         return found
+
+    def _load(self, entries: Sequence[KvEntry | None]) -> None:
+        """A value is shown once it is durable; `openq.aio` waits for that itself."""
+        if self.core.is_blocking:
+            self.core.broker.kv.load(entries)
 
     def list(self, prefix: str = "", limit: int | None = None) -> builtins.list[KvEntry]:
         """The entries whose keys begin with `prefix`, by key; at most `limit`."""
@@ -71,7 +76,7 @@ class KeyValue(QueuePart):
             page = kv.list(self.bucket, prefix, after, MAX_BATCH if left is None else min(left, MAX_BATCH))
             if not page:
                 return
-            kv.load(page)
+            self._load(page)
             yield from page
             after = page[-1].key
             left = None if left is None else left - len(page)
