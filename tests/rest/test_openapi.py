@@ -25,16 +25,17 @@ from tests.serving import Served, served
 # `OPENQ_TEST_EXAMPLES=200` looks longer.
 EXAMPLES = int(os.environ.get("OPENQ_TEST_EXAMPLES", "5"))
 NAMES = {
-    **dict.fromkeys(("queue", "exchange", "id", "user", "name", "job", "part"), "fuzz"),
+    **dict.fromkeys(("queue", "exchange", "id", "user", "name", "job", "part", "bucket", "key"), "fuzz"),
     **dict.fromkeys(("number", "batch"), "1"),
 }
 
 ROWS = "application/x-openq-rows"
+RAW = "application/octet-stream"
 
 load_all_checks()
 
 
-@schemathesis.serializer(ROWS)
+@schemathesis.serializer(ROWS, RAW)
 def as_they_are(context: Any, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
@@ -108,11 +109,14 @@ def test_generated_requests_get_answers_as_described(fuzzed: Served, operation: 
             client.queue("fuzz")
             client.put("/exchanges/fuzz", {})
             client.post("/queues/fuzz/messages", {"id": "fuzz", "payload": {"a": [1]}})
+            client.post("/kv/fuzz/put", {"puts": [{"key": "fuzz", "value": "AA=="}]})
             for name in case.path_parameters or {}:
                 case.path_parameters[name] = NAMES[name]
         if isinstance(case.body, dict):
             case.body.pop("wait", None)  # what is right to wait for takes its time
-        if case.media_type != ROWS:
+        if case.query:
+            case.query.pop("wait", None)
+        if case.media_type not in (ROWS, RAW):
             case.media_type = "application/json" if case.media_type else None
         answer = case.call(base_url=fuzzed.url, timeout=30)
 

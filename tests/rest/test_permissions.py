@@ -96,6 +96,10 @@ BODIES: dict[str, Any] = {
     "POST pipeline/subscriptions/{name}/ack": {"through": 1},
     "PUT pipeline/cursors/{name}": {"position": 1 << 62},  # refused, but only after the permission
     "POST pipeline/stages/{job}/{batch}/commit": {"parts": [], "queue": QUEUE},
+    "POST kv/{bucket}/get": {"keys": []},
+    "POST kv/{bucket}/put": {"puts": []},
+    "POST kv/{bucket}/delete": {"keys": []},
+    "POST kv/{bucket}/wait": {"key": "k"},
     "POST keys": {"user": "public"},
     "POST tokens": {"user": "public", "name": "x"},
 }
@@ -103,7 +107,7 @@ BODIES: dict[str, Any] = {
 
 def ask(client: Client, route: Route, queue: str = QUEUE) -> Answer:
     """With everything valid, so that only the permission decides; nothing that the others need is removed."""
-    path = route.path.replace("{queue}", queue).replace("{exchange}", queue)
+    path = route.path.replace("{queue}", queue).replace("{exchange}", queue).replace("{bucket}", queue)
     if route.scope == "body":
         path = path.replace("{name}", queue)
     path = "/" + re.sub(r"\{\w+\}", "unknown", path)

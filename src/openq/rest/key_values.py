@@ -221,6 +221,7 @@ def list_values(call: RestCall) -> None:
     summary="Read a value, with a long poll",
     query=ValueQuery,
     reply=ValueView,
+    media=(_BINARY,),
 )
 def get_value(call: RestCall) -> None:
     """The value with its version, or with `raw` the value alone and its version as ETag. With `wait` the

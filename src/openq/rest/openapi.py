@@ -88,7 +88,7 @@ def _operation(route: Route, shape_of: dict[int, dict[str, Any]]) -> dict[str, A
         operation["requestBody"] = {"required": True, "content": dict.fromkeys(route.takes, binary)}
     content: dict[str, Any] = {media: {} for media in route.media}
     if route.reply is not None:
-        content = {media: {"schema": shape_of[id(route.reply)]} for media in _MEDIA}
+        content |= {media: {"schema": shape_of[id(route.reply)]} for media in _MEDIA}
     operation["responses"] = {
         str(status): {"description": HTTPStatus(status).phrase, "content": content} for status in route.status
     }

@@ -47,7 +47,7 @@ class Route:
     query: type[QueryParameters] = NoQuery
     status: tuple[int, ...] = (200,)
     reads_itself: bool = False  # the handler decodes the body
-    media: tuple[str, ...] = ()  # media types of the reply, where it is neither JSON nor msgpack
+    media: tuple[str, ...] = ()  # media types of the reply, besides JSON and msgpack if it has a type
     takes: tuple[str, ...] = ()  # media types of the request, likewise
 
     @property
