@@ -152,6 +152,7 @@ _HINTS = {
     "queue_not_found": "`openq queue ls` lists the queues, `openq queue create` creates one",
     "queue_exists": "`openq queue edit` changes the settings of a queue",
     "message_not_found": "`openq timeline` shows its history",
+    "key_not_found": "`openq kv ls BUCKET` lists the keys; one may have expired",
     "task_not_found": "`openq task ls` lists the tasks",
     "cursor_not_found": "`openq pipeline cursors ls` lists the cursors",
     "subscription_not_found": "`openq pipeline subscriptions ls` lists the subscriptions",

@@ -32,6 +32,7 @@ GROUPS = (
             ("search", "messages", "find messages by text, type, attribute or JSON value"),
             ("why", "messages", "explain why a message is not delivered"),
             ("timeline", "messages", "show the history of a message"),
+            ("kv", "kv", "list, read, store or delete values under keys"),
         ),
     ),
     (
