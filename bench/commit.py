@@ -10,6 +10,7 @@ import asyncio
 import os
 import statistics
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from openq.journal.disk import DiskIo
@@ -159,7 +160,14 @@ class CallbackPublishers:
             self.over.set()
             return
         completed, self._waiting = self._waiting, []
-        self._broker.after_commit(lambda: self._publish_next(completed))
+        self._after_commit(lambda: self._publish_next(completed))
+
+    def _after_commit(self, callback: Callable[[], None]) -> None:
+        journal = self._broker.journal
+        assert journal is not None
+        with self._broker.lock:
+            journal.after_commit(callback)
+        journal.flush()
 
     def _next(self, publisher: int) -> None:
         if self._left[publisher]:

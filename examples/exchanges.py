@@ -14,7 +14,7 @@ broker.exchanges.bind(Binding("orders", "billing", key="order.paid"))
 broker.exchanges.bind(Binding("orders", "audit", key="order.#"))
 
 for key in ("order.created", "order.paid"):
-    message_id, queues = broker.route("orders", key, Draft(key.encode(), ENCODING_TEXT))
+    message_id, queues = broker.exchanges.route("orders", key, Draft(key.encode(), ENCODING_TEXT))
     print(f"{key} went to {', '.join(queues)}")
 
 for queue in (billing, audit):

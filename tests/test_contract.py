@@ -254,7 +254,7 @@ def test_N1_a_dlq_may_be_named(make: Make) -> None:
     queue.publish("x")
     take(queue).nack()
 
-    assert bodies(make("dead")) == ["x"] if queue.broker.storage != "memory" else queue.dlq == "dead"
+    assert bodies(make("dead")) == ["x"] if queue.broker.storage.name != "memory" else queue.dlq == "dead"
 
 
 def test_N2_the_simple_queue_has_four_methods_and_a_default_of_five_seconds() -> None:

@@ -60,9 +60,9 @@ def test_a_rabbitmq_export_is_imported(topology_server: TopologyServer) -> None:
     first = topology_server.settings("q1")
     assert (first.ttl_ms, first.max_length) == (60_000, 10)
     draft = Draft(b"", attributes={"kind": "job", "n": 3})
-    assert topology_server.broker.route("@v/amq.headers", "", draft)[1] == ["@v/work"]
-    assert topology_server.broker.route("@v/dead", "any", Draft(b""))[1] == ["@v/dead"]
-    assert topology_server.broker.route("x1", "a.b/c", Draft(b""))[1] == ["q1"]
+    assert topology_server.broker.exchanges.route("@v/amq.headers", "", draft)[1] == ["@v/work"]
+    assert topology_server.broker.exchanges.route("@v/dead", "any", Draft(b""))[1] == ["@v/dead"]
+    assert topology_server.broker.exchanges.route("x1", "a.b/c", Draft(b""))[1] == ["q1"]
 
 
 def test_only_unsupported_definitions_are_reported(topology_server: TopologyServer) -> None:

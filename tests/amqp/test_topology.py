@@ -55,7 +55,7 @@ def answer_to(topology_server: TopologyServer, step: Step) -> list[Any]:
                 topology_server.broker.get_queue(qualified_name(DEFAULT_ACCOUNT, given["name"])).ready_count,
             ]
         if verb == "publish":
-            topology_server.broker.route(given["exchange"], given["key"], Draft(b""))
+            topology_server.broker.exchanges.route(given["exchange"], given["key"], Draft(b""))
             return ["ok", None]
         if verb in ("delete_queue", "purge_queue", "bind_queue", "unbind_queue"):
             given = {**given, **owned}
@@ -335,8 +335,8 @@ def test_a_vhost_has_its_exchanges_and_its_own_names(topology_server: TopologySe
     assert topology.vhosts() == ["/", "v"]
     declare(topology_server, "q", vhost="v")
     topology.bind_queue("v", "q", "amq.topic", "a.#")
-    assert topology_server.broker.route("@v/amq.topic", "a.b", Draft(b""))[1] == ["@v/q"]
-    assert topology_server.broker.route("@v/", "q", Draft(b""))[1] == ["@v/q"]
+    assert topology_server.broker.exchanges.route("@v/amq.topic", "a.b", Draft(b""))[1] == ["@v/q"]
+    assert topology_server.broker.exchanges.route("@v/", "q", Draft(b""))[1] == ["@v/q"]
     with pytest.raises(AmqpError, match="no queue 'q' in vhost '/'"):
         topology.check_access("/", "q", None)
     assert topology.remove_vhost("v")
@@ -514,17 +514,17 @@ def test_a_policy_sets_and_clears_the_alternate_exchange(durable_topology: Topol
     topology.bind_queue("/", "q", "rest", "")
     topology.set_policy(policy(pattern="x", definition={"alternate-exchange": "rest"}))
     topology.policies.save()
-    assert durable_topology.broker.route("x", "nowhere", Draft(b""))[1] == ["q"]
+    assert durable_topology.broker.exchanges.route("x", "nowhere", Draft(b""))[1] == ["q"]
     durable_topology.close()
     durable_topology.open()
     topology = durable_topology.topology
     topology.declare_exchange("/", "x", "direct", durable=True)
-    assert durable_topology.broker.route("x", "nowhere", Draft(b""))[1] == ["q"]
+    assert durable_topology.broker.exchanges.route("x", "nowhere", Draft(b""))[1] == ["q"]
     topology.clear_policy("/", "p")
-    assert durable_topology.broker.route("x", "nowhere", Draft(b""))[1] == []
+    assert durable_topology.broker.exchanges.route("x", "nowhere", Draft(b""))[1] == []
     durable_topology.close()
     durable_topology.open()  # cleared and not saved: it counts again
-    assert durable_topology.broker.route("x", "nowhere", Draft(b""))[1] == ["q"]
+    assert durable_topology.broker.exchanges.route("x", "nowhere", Draft(b""))[1] == ["q"]
 
 
 def test_saved_policies_survive_and_apply_at_the_start(durable_topology: TopologyServer) -> None:

@@ -168,7 +168,7 @@ def test_the_environment_moves_no_queue_that_did_not_ask_for_it(
     monkeypatch.setenv("OPENQ_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("OPENQ_PATH", str(tmp_path / "data"))
     with OpenQ("jobs") as queue:
-        assert queue.broker.storage == "memory"
+        assert queue.broker.storage.name == "memory"
     asyncio.run(aio.OpenQ("jobs").close())
     assert not (tmp_path / "data").exists()
 

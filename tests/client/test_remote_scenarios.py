@@ -22,7 +22,6 @@ NOT_OVER_THE_NETWORK = {
     "dead_route": "messages do not show the exchange they came by",
     "exchange_chain": "messages do not show the exchange they came by",
     "exchanges": "the nameless exchange has no address",
-    "give_back_many": "many at once is a rule of AMQP",
     "extend_late": "extending a lease that ran out is a rule of SQS",
     "purge_waiting": "a purge that leaves what is with consumers is a rule of AMQP",
     "purge_waiting_dedup": "the same",

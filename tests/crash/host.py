@@ -103,7 +103,7 @@ class Host:
         return 0 if run is None else len(run)
 
     def do_route(self, call: Call) -> list[str]:
-        _, reached = self.broker.route(call["exchange"], call["key"], _draft(call["draft"]))
+        _, reached = self.broker.exchanges.route(call["exchange"], call["key"], _draft(call["draft"]))
         self.sync(call)
         return reached
 

@@ -160,7 +160,7 @@ class JournalWorkload:
         draft = Draft(self.body(), attributes={"a": "1"} if self.n % 2 else None)
         if self.random.random() < 0.3:
             draft.id = f"routed-{self.n}"
-        self.broker.route("news", f"k{self.n % 3}", draft)
+        self.broker.exchanges.route("news", f"k{self.n % 3}", draft)
 
     def take(self) -> None:
         queue = self.queue()

@@ -51,17 +51,17 @@ def test_a_message_for_chosen_queues_is_there_after_a_restart(tmp_path: Path) ->
     broker = LocalBroker(tmp_path)
     for name in ("a", "b"):
         broker.declare(name, QueueSettings())
-    message_id, reached, refused = broker.route_to(["a", "b"], Draft(b"x", route=("e", "k")))
+    message_id, reached, refused = broker.exchanges.route_to(["a", "b"], Draft(b"x", route=("e", "k")))
     broker.close()
     assert (reached, refused) == (["a", "b"], None)
     with pytest.raises(Closed):
-        broker.route_to(["a"], Draft(b"x"))
+        broker.exchanges.route_to(["a"], Draft(b"x"))
 
     again = LocalBroker(tmp_path)
 
     assert [again.inspect.find(name, message_id).body for name in reached] == [b"x", b"x"]
     assert again.inspect.timeline("a", message_id)[0].detail == "through exchange 'e' with key 'k' to a, b"
-    alone, _, _ = again.route_to(["b"], Draft(b"y", route=("e", "k"), publisher="me"))
+    alone, _, _ = again.exchanges.route_to(["b"], Draft(b"y", route=("e", "k"), publisher="me"))
     assert again.inspect.timeline("b", alone)[0].detail == "by me, through exchange 'e' with key 'k'"
     again.close()
 
@@ -70,7 +70,7 @@ def test_the_timeline_of_a_refused_message_begins_with_its_death() -> None:
     broker = LocalBroker()
     broker.declare("dead", QueueSettings())
     broker.declare("q", QueueSettings(max_length=0, overflow="reject-dead-letter", dead_letter="dead"))
-    broker.route_to(["q"], Draft(b"x", id="mine"))
+    broker.exchanges.route_to(["q"], Draft(b"x", id="mine"))
 
     [step] = broker.inspect.timeline("dead", "mine")
 

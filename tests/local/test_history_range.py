@@ -40,7 +40,7 @@ def fill(broker: LocalBroker, clock: VirtualClock) -> None:
     broker.exchanges.declare_exchange(Exchange("x", "fanout"))
     broker.exchanges.bind(Binding("x", "q"))
     broker.exchanges.bind(Binding("x", "other"))
-    broker.route("x", "", Draft(b"3"))
+    broker.exchanges.route("x", "", Draft(b"3"))
     clock.advance(1)
     broker.publish_bodies("q", [b"4", b"55"], 0)
     broker.sync()

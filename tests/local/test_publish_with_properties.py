@@ -162,11 +162,16 @@ def test_a_route_by_headers_looks_at_the_properties_and_others_do_not(broker: Lo
     broker.exchanges.bind(Binding("amq.headers", "q", arguments={"content_type": "text/plain"}))
     unreadable = Properties.from_amqp(b"\xff")
 
-    assert broker.route("amq.direct", "key", Draft(b"a", properties=unreadable))[1] == ["q"]
-    assert broker.route("amq.headers", "", Draft(b"b", properties=INFO))[1] == ["q"]
-    assert broker.route("amq.headers", "", Draft(b"c", properties=Properties.from_amqp(b"\x00\x00")))[1] == []
+    assert broker.exchanges.route("amq.direct", "key", Draft(b"a", properties=unreadable))[1] == ["q"]
+    assert broker.exchanges.route("amq.headers", "", Draft(b"b", properties=INFO))[1] == ["q"]
+    assert (
+        broker.exchanges.route("amq.headers", "", Draft(b"c", properties=Properties.from_amqp(b"\x00\x00")))[
+            1
+        ]
+        == []
+    )
     with pytest.raises(InvalidSetting):
-        broker.route("amq.headers", "", Draft(b"d", properties=unreadable))
+        broker.exchanges.route("amq.headers", "", Draft(b"d", properties=unreadable))
 
 
 @pytest.mark.parametrize("kind", ["from its records", "from a snapshot"])

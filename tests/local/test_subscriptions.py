@@ -450,7 +450,9 @@ def test_rows_say_all_that_is_known_of_a_message(place: Place) -> None:
     place.next_batch(0)
     rows = place.broker.subscriptions.rows("s", 1)
 
-    columns = unpack(pack(columns_of(place.broker.id_prefix, "q", rows.deliveries, rows.entries), KINDS))
+    columns = unpack(
+        pack(columns_of(place.broker.storage.id_prefix, "q", rows.deliveries, rows.entries), KINDS)
+    )
 
     by_body = {columns["body"][i]: {name: column[i] for name, column in columns.items()} for i in range(3)}
     plain, rich, wired = by_body[b"plain"], by_body[b"rich"], by_body[b"wire"]
@@ -513,7 +515,7 @@ def test_rows_say_what_the_history_says(place: Place, properties: Properties) ->
     place.broker.publish("q", Draft(b"x", properties=properties))
     place.next_batch(0)
     rows = place.broker.subscriptions.rows("s", 1)
-    columns = columns_of(place.broker.id_prefix, "q", rows.deliveries, rows.entries)
+    columns = columns_of(place.broker.storage.id_prefix, "q", rows.deliveries, rows.entries)
 
     found = {name: columns.get(name, [None])[0] for name in property_values(properties)._fields}
 

@@ -101,7 +101,7 @@ def test_whatever_makes_a_message_available_wakes_who_waits(
     elif way == "move":
         broker.admin.move("other", [message_id], "q")
     else:
-        broker.route("", "q", Draft(b"a"))
+        broker.exchanges.route("", "q", Draft(b"a"))
 
     assert person.got == [b"a"]
 

@@ -77,7 +77,7 @@ def test_whatever_is_asked_first_the_queues_are_there_again(
         assert broker.settings("other").fifo
         assert [each.destination for each in broker.exchanges.bindings("x", None)] == ["q"]
     two.purge("q")
-    one.route("x", "k.1", Draft(b"routed"))
+    one.exchanges.route("x", "k.1", Draft(b"routed"))
     assert [each.entry.body for each in two.receive("q", 10)] == [b"routed"]
 
 
@@ -176,7 +176,7 @@ def test_emptied_again_while_it_is_put_back(
         assert each.cluster.document("kept")[1] == b"data"
     numbers = [view.number for view in broker.registry.queues.values()]
     assert len(set(numbers)) == len(numbers)
-    broker.route("x", "", Draft(b"routed"))
+    broker.exchanges.route("x", "", Draft(b"routed"))
     assert [each.entry.body for each in other.receive("q3", 10)] == [b"routed"]
 
 

@@ -130,7 +130,7 @@ def test_a_store_that_was_emptied_mixes_nothing_up(redis_server: Server) -> None
     old.publish("pay", Draft(b"secret"))  # its queue is made again, and is no other one
 
     assert sorted(new.queues()) == ["mail", "pay"]
-    assert old.id_prefix == new.id_prefix
+    assert old.storage.id_prefix == new.storage.id_prefix
     assert _bodies(old.receive("mail", 9)) == [b"letter"]
     assert _bodies(new.receive("pay", 9)) == [b"secret"]
     old.close()
@@ -163,7 +163,7 @@ def test_history_of_what_only_arrives_is_trimmed_too(redis_server: Server) -> No
     for name in ("a", "b"):
         broker.exchanges.bind(Binding("fan", name))
     for n in range(1200):
-        broker.route("fan", "", Draft(b"%d" % n))
+        broker.exchanges.route("fan", "", Draft(b"%d" % n))
         for name in ("a", "b"):
             [delivery] = broker.receive(name)
             broker.ack(name, [(delivery.entry.seq, delivery.number)])
@@ -185,7 +185,7 @@ def test_the_same_through_an_exchange_by_two_at_once_comes_once(redis_server: Se
 
     def run(broker: RedisBroker) -> None:
         for n in range(60):
-            broker.route("fan", "", Draft(b"x", dedup=f"key-{n}"))
+            broker.exchanges.route("fan", "", Draft(b"x", dedup=f"key-{n}"))
 
     threads = [threading.Thread(target=run, args=(each,)) for each in clients]
     for thread in threads:

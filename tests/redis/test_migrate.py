@@ -82,7 +82,7 @@ def full(tmp_path: Path, clock: VirtualClock) -> Path:
             filled.publish("jobs", Draft(f"job {number}".encode(), ENCODING_TEXT, priority=number % 3))
         filled.publish("jobs", Draft(b"later", delay_ms=600_000, id="later", unique="only-one"))
         filled.publish("jobs", Draft(b"short", ttl_ms=900_000, type="brief", attributes={"a": 1, "b": "x"}))
-        filled.route("events", "job.new", Draft(b'{"n": 1}', ENCODING_JSON, publisher="somebody"))
+        filled.exchanges.route("events", "job.new", Draft(b'{"n": 1}', ENCODING_JSON, publisher="somebody"))
         for number in range(30):
             filled.publish("orders.fifo", Draft(b"%d" % number, ENCODING_BYTES, group=f"g{number % 4}"))
         _use(filled)

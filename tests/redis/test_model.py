@@ -225,9 +225,9 @@ class RedisAndModel(ModelMachine):
                 targets.append(queue)
         if full and not targets:
             with pytest.raises(QueueFull):
-                self.broker.route(*route, copy.copy(draft))
+                self.broker.exchanges.route(*route, copy.copy(draft))
             return
-        message_id, reached = self.broker.route(*route, copy.copy(draft))
+        message_id, reached = self.broker.exchanges.route(*route, copy.copy(draft))
         assert reached == [queue.name for queue in targets]
         if not targets:
             assert message_id == self.ids.get(known, known)

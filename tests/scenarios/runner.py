@@ -209,7 +209,7 @@ class Story:
         return self._note(body, self._broker.publish(queue, self._draft(body, options)))
 
     def do_route(self, exchange: str, key: str, body: str, **options: Any) -> str:
-        message_id, queues = self._broker.route(exchange, key, self._draft(body, options))
+        message_id, queues = self._broker.exchanges.route(exchange, key, self._draft(body, options))
         if queues:
             self._note(body, message_id)
         return ", ".join(queues) or "nowhere"

@@ -9,26 +9,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 
+from openq.broker.interface import Committed, LoopSession
 from openq.errors import OpenQError
 from openq.local.broker import LocalBroker
 from openq.redis.net import greenlets
 
 VERBS = (
-    *("declare", "delete", "settings", "stats", "purge", "ready_count"),
+    *("declare", "delete", "settings", "stats", "purge", "waiting"),
     *("publish", "publish_many", "publish_body", "publish_bodies"),
-    *("route", "route_to", "receive", "add_waiter", "remove_waiter"),
-    *("ack", "ack_one", "ack_late", "nack", "nack_many", "reject", "reject_many", "release"),
-    *("extend", "extend_late"),
+    *("receive", "add_waiter", "remove_waiter"),
+    *("ack", "ack_one", "nack", "reject", "release", "extend"),
 )
 INSPECT = (
     *("peek", "entries", "find", "status", "lease", "lease_of", "leases", "leases_of", "deliveries"),
     *("why", "timeline"),
 )
 ADMIN = ("cancel", "edit", "move", "reschedule")
-EXCHANGES = ("declare_exchange", "change_exchange", "delete_exchange", "bind", "unbind")
+EXCHANGES = ("route", "route_to", "declare_exchange", "change_exchange", "delete_exchange", "bind", "unbind")
 _chooser = random.Random(7)
 
 
@@ -64,20 +65,31 @@ def _require_greenlet(name: str) -> None:
 
 
 class SuspendingBroker(LocalBroker):
-    waits = True
     is_strict = False  # set when the server has started
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
+        self.storage = replace(self.storage, waits=True)
         for part, names in ((self.inspect, INSPECT), (self.admin, ADMIN), (self.exchanges, EXCHANGES)):
             for name in names:
                 setattr(part, name, _suspending(getattr(part, name)))
 
-    def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
-        loop = asyncio.get_running_loop()
-        journal = self.journal
-        assert journal is not None
-        self.after_commit(lambda: loop.call_soon_threadsafe(callback, journal.error))
+    def attach(self, loop: asyncio.AbstractEventLoop) -> LoopSession:
+        return SuspendingSession(super().attach(loop))
+
+
+class SuspendingSession:
+    def __init__(self, inner: LoopSession) -> None:
+        self._inner = inner
+
+    def enter(self, work: Callable[..., object], *arguments: Any) -> None:
+        greenlets.spawn(work, *arguments)
+
+    def after_commit(self, callback: Committed, at: int | None = None) -> None:
+        def committed(error: OpenQError | None) -> None:
+            (callback if greenlets.in_greenlet() else partial(self.enter, callback))(error)
+
+        self._inner.after_commit(committed, at)
 
 
 for _name in VERBS:

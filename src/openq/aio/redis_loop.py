@@ -75,7 +75,7 @@ class LoopQueues:
 
     async def load(self, deliveries: list[Delivery]) -> None:
         queue, broker = self.current()
-        if broker.is_loaded(deliveries):
+        if broker.commit_location(deliveries) is None:
             return
         try:
             await greenlets.run(queue.core.load, deliveries)

@@ -31,7 +31,7 @@ class Runner:
         self._core = inner.core
         self._core.stop_blocking()
         self.loops: LoopQueues | None = None
-        if inner.broker.waits:
+        if inner.broker.storage.waits:
             from .redis_loop import LoopQueues
 
             self.loops = LoopQueues(inner)
@@ -128,7 +128,7 @@ class Runner:
             return deliveries  # a server returns only what is on its disk
         broker = cast(LocalBroker, self._core.broker)
         try:
-            if not broker.is_loaded(deliveries):
+            if broker.commit_location(deliveries) is not None:
                 future = self.commit()
                 if future is not None:
                     await future

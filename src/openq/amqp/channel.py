@@ -133,10 +133,10 @@ class AmqpChannel:
             raise AmqpError(NOT_IMPLEMENTED, "requeue=false")
         broker = self._context.broker
         is_answered = isinstance(method, m.BasicRecover)
-        if is_answered and broker.waits:
+        if is_answered and broker.storage.waits:
             self._context.send(m.BasicRecoverOk())  # first: redeliveries may come before the store answers
         self._settle(list(self.unacked.by_tag), self._requeue)
-        if is_answered and not broker.waits:
+        if is_answered and not broker.storage.waits:
             self._context.send(m.BasicRecoverOk())
 
     def _confirm_select(self, method: m.ConfirmSelect) -> None:

@@ -238,7 +238,7 @@ class ChannelConsumers:
                 return False
             if method.no_ack:
                 broker.ack(queue_key, receipt)
-            ready = broker.ready_count(queue_key)
+            ready = broker.waiting(queue_key).ready
             exchange, key = exchange_and_key(delivery.entry, name)
             amqp_properties = delivery_properties(broker, delivery, self._dispatchers.count_mode(queue_key))
             # Nothing suspends from here on, so that method and content are written together.
@@ -264,7 +264,7 @@ class ChannelConsumers:
             except OpenQError:
                 pass  # the queue is deleted, and the message with it
 
-        if broker.is_loaded(deliveries):
+        if broker.commit_location(deliveries) is None:
             return show()
         channel.answer_after_commit(show_or_get_next, lost)
         return True

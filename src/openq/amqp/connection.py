@@ -110,7 +110,7 @@ class AmqpConnection:
         self.to_confirm: dict[ChannelPublisher, None] = {}
         self.to_dispatch: dict[QueueDispatcher, None] = {}
         self.run_in_order: Callable[..., None] = (
-            SerialRunner(server.context.enter).run if self.broker.waits else run_now
+            SerialRunner(server.context.enter).run if self.broker.storage.waits else run_now
         )
         self.reader = FrameReader(self, HANDSHAKE_MAX_FRAME, server.max_body)
         self._handshake: Handshake | None = Handshake(self, certificate_name)

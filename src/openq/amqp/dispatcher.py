@@ -172,13 +172,13 @@ class QueueDispatcher:
 
     def _batch_limit(self) -> int:
         """How many messages to take, by their mean size."""
-        count, size = self.context.broker.waiting(self.queue_key)
+        _, count, size = self.context.broker.waiting(self.queue_key)
         self._is_limited_by_bytes = size > MAX_BATCH_BYTES
         return max(1, MAX_BATCH_BYTES * max(count, 1) // size) if self._is_limited_by_bytes else MAX_BATCH
 
     def dispatch(self) -> None:
         """Take as many messages as the consumers have capacity for, then wait for more."""
-        if not self.context.broker.waits:
+        if not self.context.broker.storage.waits:
             self._dispatch()
             return
         # One at a time while the store is waited for: messages would overtake each other.
@@ -232,7 +232,7 @@ class QueueDispatcher:
                     self._stop_waiting()
                 return
             self._is_waiting = False
-            if self._is_limited_by_bytes or self.context.broker.waits:
+            if self._is_limited_by_bytes or self.context.broker.storage.waits:
                 deliveries = self._limit_bytes(deliveries)
             self.distribute_when_durable(deliveries)
             taken += 1
@@ -263,7 +263,7 @@ class QueueDispatcher:
     def _stop_waiting(self) -> None:
         if self._is_waiting and self.context.broker.remove_waiter(self.queue_key, self._waiter):
             self._is_waiting = False  # otherwise it was just served, and `on_deliveries` will be called
-            if self.context.broker.waits and self._capacity() > 0:
+            if self.context.broker.storage.waits and self._capacity() > 0:
                 self.dispatch()  # a consumer was added while the call was suspended
 
     def _on_served(self, deliveries: list[Delivery]) -> None:
@@ -285,7 +285,8 @@ class QueueDispatcher:
 
     def distribute_when_durable(self, deliveries: list[Delivery]) -> None:
         """Wait until the publishes are durable. One wait at a time keeps the messages in order."""
-        if self.context.broker.is_loaded(deliveries):
+        location = self.context.broker.commit_location(deliveries)
+        if location is None:
             self._distribute(deliveries)
             return
         self._is_loading = True
@@ -296,7 +297,7 @@ class QueueDispatcher:
                 self._distribute(deliveries)
                 self.dispatch()
 
-        self.context.after_commit(committed, self.context.broker.commit_location(deliveries))
+        self.context.after_commit(committed, location)
 
     def _distribute(self, deliveries: list[Delivery]) -> None:
         """Assign everything before the store is called: consumers may be removed while that is suspended."""
@@ -364,7 +365,7 @@ class QueueDispatcher:
         if len(readable) < len(deliveries):  # the others are set aside
             consumer.reserve(len(readable) - len(deliveries))
             deliveries = readable
-        if consumer.no_ack and deliveries and broker.waits:
+        if consumer.no_ack and deliveries and broker.storage.waits:
             self._unrecorded_acks += [(each.entry.seq, each.number) for each in deliveries]
         elif consumer.no_ack and deliveries:
             try:

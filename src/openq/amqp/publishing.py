@@ -236,17 +236,16 @@ class VhostPublisher:
         """
         if queue is not None and not properties.keys:
             return (queue,)
-        if not self._broker.cluster is not None:
-            return self._known_queues(target, properties)
         try:
             found = self._known_queues(target, properties)
         except AmqpError:
-            found = []
-        if not found:
-            # Another server may just have declared it: refresh what is known here.
-            self._broker.exchanges.list_exchanges()
-            found = self._known_queues(target, properties)
-        return found
+            if not self._broker.exchanges.refresh():
+                raise
+        else:
+            if found or not self._broker.exchanges.refresh():
+                return found
+        # Another server may just have declared it.
+        return self._known_queues(target, properties)
 
     def _known_queues(self, target: PublishTarget, properties: PublishProperties) -> Sequence[KnownQueue]:
         broker, keys = self._broker, properties.keys
@@ -318,7 +317,7 @@ class VhostPublisher:
         refused: list[int] = []
         for at, body in enumerate(bodies):
             try:
-                _, _, error = self._broker.route_to(names, Draft(body, ENCODING_BYTES, **draft))
+                _, _, error = self._broker.exchanges.route_to(names, Draft(body, ENCODING_BYTES, **draft))
             except OutOfRoom:
                 raise DiskFull(at, refused) from None
             if error is not None:

@@ -283,7 +283,7 @@ class Topology:
         if self._find(queue_key) is None:
             return 0
         self.check_access(vhost, name, owner)
-        if if_empty and _with_amqp_errors(self.broker.ready_count, queue_key):
+        if if_empty and _with_amqp_errors(self.broker.waiting, queue_key).ready:
             raise AmqpError(PRECONDITION_FAILED, f"{describe('queue', name, vhost)} not empty")
         if if_unused and (self.has_consumers(queue_key) if has_consumers is None else has_consumers):
             raise AmqpError(PRECONDITION_FAILED, f"{describe('queue', name, vhost)} in use")
@@ -295,7 +295,7 @@ class Topology:
         if found is None:
             return 0
         try:
-            count = self.broker.ready_count(queue_key)
+            count = self.broker.waiting(queue_key).ready
             self.broker.delete(queue_key)
         except QueueNotFound:
             count = 0  # deleted meanwhile
@@ -366,9 +366,8 @@ class Topology:
         try:
             return self.broker.exchanges.exchange(exchange_key)
         except ExchangeNotFound:
-            if not self.broker.cluster is not None:
+            if not self.broker.exchanges.refresh():  # another server may have declared it
                 raise
-        self.broker.exchanges.list_exchanges()  # refresh: another server may have declared it
         return self.broker.exchanges.exchange(exchange_key)
 
     def exchange(self, vhost: str, name: str) -> Exchange:

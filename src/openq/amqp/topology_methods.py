@@ -101,7 +101,7 @@ class TopologyMethods:
         )
         channel.last_declared_queue = name
         queue_key = qualified_name(self._account, name)
-        ready = channel.broker.ready_count(queue_key)
+        ready = channel.broker.waiting(queue_key).ready
         self._topology.mark_used(queue_key)
         consumers = channel.server.dispatchers.consumers_of(queue_key)
         channel.reply(method.no_wait, m.QueueDeclareOk(name, ready, consumers))

@@ -65,7 +65,7 @@ class AmqpSocket(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connection: AmqpConnection | None = None
         self._is_stalled = False  # the client reads nothing, so it is not read from
-        self._suspends = server.context.broker.waits  # work may suspend: bytes are queued meanwhile
+        self._suspends = server.context.broker.storage.waits  # work may suspend: bytes are queued meanwhile
         self._queued_bytes = 0
         self.is_backlogged = False  # more than MAX_QUEUED_BYTES are queued
         self._is_refused = False

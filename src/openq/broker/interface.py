@@ -12,9 +12,9 @@ names come in roles, so that a function can ask for the role it needs:
 Other parts have one name each: `admin` (change queued messages), `cluster` (what the servers share),
 `staging`, `subscriptions`, `cursors` (data pipelines), `kv` (key-values), `damage`.
 
-No call waits for the disk. A change is durable only after `sync` (threads) or the callback of `after_commit`
-(event loops): one wait for any number of calls. Where `waits` is true, a call may suspend the greenlet that
-makes it, and other requests continue meanwhile.
+No call waits for the disk. A change is durable only after `sync` (threads) or the callback of
+`LoopSession.after_commit` (event loops): one wait for any number of calls. Where `storage.waits` is true, a
+call may suspend the greenlet that makes it, and other requests continue meanwhile.
 
 To add a broker: implement these protocols and join the list in tests/scenarios.
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
 from ..engine.why import Why
@@ -32,6 +32,8 @@ from ..model import Delivery, DeliveryOptions, Draft, Entry, Properties, QueueSe
 from .waiters import Waiter
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from ..journal.file_journal import Journal
     from ..metrics import Family
     from .cursors import Cursors
@@ -56,6 +58,14 @@ class QueueStats:
     oldest_age_ms: int | None
     waiters: int
     counters: Mapping[str, int]
+
+
+class Waiting(NamedTuple):
+    """The messages of a queue that wait to be delivered."""
+
+    ready: int
+    messages: int  # with those that are delayed
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,17 @@ class SearchResult:
     entries: list[Entry]
     complete: bool
     scanned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a broker keeps its messages. Known without asking the store."""
+
+    name: Literal["memory", "journal", "redis", "server"]
+    place: str  # for display
+    id_prefix: str  # of message ids
+    is_durable: bool  # answers wait for a commit: a change must be followed by `sync` or `after_commit`
+    waits: bool = False  # a call may suspend the greenlet that makes it
 
 
 _DEGRADED_HINT = "`openq damage ls` names it, `openq damage clear` ends this once you have seen it"
@@ -177,8 +198,7 @@ class Queues(Protocol):
     def get_queue(self, queue: str) -> KnownQueue: ...  # raises QueueNotFound
     def settings(self, queue: str) -> QueueSettings: ...
     def stats(self, queue: str) -> QueueStats: ...
-    def waiting(self, queue: str) -> tuple[int, int]: ...  # messages and bytes, an estimate; never waits
-    def ready_count(self, queue: str) -> int: ...
+    def waiting(self, queue: str) -> Waiting: ...  # cheaper than `stats`
     def purge(self, queue: str, waiting_only: bool = False) -> int: ...
 
 
@@ -214,9 +234,6 @@ class Messages(Protocol):
         options: DeliveryOptions | None = None,
     ) -> Sequence[int] | None: ...
 
-    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]: ...
-    def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]: ...
-
     def receive(
         self,
         queue: str,
@@ -229,7 +246,6 @@ class Messages(Protocol):
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None: ...
     def remove_waiter(self, queue: str, waiter: Waiter) -> bool: ...
     def load(self, deliveries: list[Delivery]) -> list[Delivery]: ...
-    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool: ...  # `load` would not wait
     def drop_bodies(self, deliveries: Sequence[Delivery]) -> None: ...
 
     def ack(
@@ -253,27 +269,33 @@ class Messages(Protocol):
     ) -> list[int | OpenQError]: ...
 
 
+Committed = Callable[[OpenQError | None], None]  # called with the error that prevents the commit
+
+
+class LoopSession(Protocol):
+    """How an event loop uses a broker: the two calls that depend on what the broker waits for."""
+
+    def enter(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Call `work` so that its calls of the broker may suspend it; a plain call where none does."""
+
+    def after_commit(self, callback: Committed, at: int | None = None) -> None:
+        """Call back on the loop once all changes so far are durable. Never suspends.
+
+        With `at`, being durable up to that location is enough.
+        """
+
+
 class Durability(Protocol):
     """When a change is safe, and the state of the store."""
 
     @property
-    def waits(self) -> bool: ...  # a call may suspend the greenlet that makes it
-    @property
-    def is_durable(self) -> bool: ...  # answers wait for a commit
-    @property
-    def storage(self) -> str: ...  # memory | journal | redis
-    @property
-    def place(self) -> str: ...  # where messages are kept, for display
-    @property
-    def id_prefix(self) -> str: ...  # of message ids
+    def storage(self) -> Storage: ...
     @property
     def journal(self) -> Journal | None: ...
     def sync(self) -> None: ...
-    def flush(self) -> None: ...
-    def after_commit(self, callback: Callable[[], None]) -> None: ...
-    # For a broker that waits: never suspends; calls back on the loop, with the error if there is one.
-    def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None: ...
-    def commit_location(self, deliveries: Sequence[Delivery]) -> int: ...
+    def attach(self, loop: AbstractEventLoop) -> LoopSession: ...
+    # How far the store must be durable before a client sees these; None: it is, and `load` never waits.
+    def commit_location(self, deliveries: Sequence[Delivery]) -> int | None: ...
     def subscribe(self, listener: Listener) -> Callable[[], None]: ...
     def health(self) -> Health: ...
     def gauges(self) -> list[Family]: ...
@@ -347,6 +369,9 @@ class Admin(Protocol):
 class Exchanges(Protocol):
     @property
     def router(self) -> ExchangeRouter: ...  # read only; never waits
+    def refresh(self) -> bool: ...  # read what other servers declared; false: there are none
+    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]: ...
+    def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]: ...
     def declare_exchange(self, exchange: Exchange) -> bool: ...
     def change_exchange(self, exchange: Exchange) -> None: ...
     def delete_exchange(self, name: str, if_unused: bool = False) -> Removed: ...

@@ -86,11 +86,11 @@ class QueueCore:
         self.codec = codec
         self.is_auto = codec.is_auto
         self.decode: Callable[[bytes, int], Any] = codec.decode
-        self.loads = broker.storage != "memory"  # received messages must be loaded before use
-        self.syncs = broker.is_durable and not settings.relaxed  # calls wait for the disk
+        self.loads = broker.storage.name != "memory"  # received messages must be loaded before use
+        self.syncs = broker.storage.is_durable and not settings.relaxed  # calls wait for the disk
         self.is_blocking = True
         self.awaits_commit = False  # openq.aio waits for the disk itself
-        self._id_prefix = broker.id_prefix
+        self._id_prefix = broker.storage.id_prefix
         self.id_format = f"{self._id_prefix}%012x"  # half the price of an f-string with a format
         # The consumer name of this object's leases; other users of the broker may hold leases too.
         self.label = handle.consumer_label(next(_numbers))
@@ -131,8 +131,8 @@ class QueueCore:
     def stop_blocking(self) -> None:
         """Leave the wait for the disk to the caller. Brokers whose every call waits are not affected."""
         self.is_blocking = False
-        self.awaits_commit = self.syncs and not self.broker.waits
-        self.syncs = self.syncs and self.broker.waits
+        self.awaits_commit = self.syncs and not self.broker.storage.waits
+        self.syncs = self.syncs and self.broker.storage.waits
 
     def sync(self) -> None:
         """Return when everything done so far is on disk, and listeners have been called."""

@@ -107,7 +107,7 @@ class QueueExchanges(QueuePart):
         draft = make_draft(core.codec, body, **options)
         if not core.handle.is_remote and core.broker.exchanges.exchange(exchange).internal:
             raise InvalidSetting(f"exchange {exchange!r} is internal: only other exchanges lead to it")
-        message_id, queues = core.broker.route(exchange, checks.text(key, "key"), draft)
+        message_id, queues = core.broker.exchanges.route(exchange, checks.text(key, "key"), draft)
         core.sync()
         return RoutedMessage(message_id, queues)
 

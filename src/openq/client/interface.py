@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..broker.interface import Filter, Health, Listener, QueueStats, Receipt, SearchResult, TimelineStep
+from ..broker.interface import (
+    Filter,
+    Health,
+    Listener,
+    QueueStats,
+    Receipt,
+    SearchResult,
+    Storage,
+    TimelineStep,
+)
 from ..broker.kv import KeyValues
 from ..broker.waiters import Waiter
 from ..clock import Clock
@@ -71,6 +80,7 @@ class LibraryAdmin(Protocol):
 class LibraryExchanges(Protocol):
     """`openq.broker.interface.Exchanges`, as far as the library uses it."""
 
+    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]: ...
     def declare_exchange(self, exchange: Exchange) -> bool: ...
     def delete_exchange(self, name: str, if_unused: bool = False) -> object: ...
     def bind(self, binding: Binding) -> bool: ...
@@ -92,15 +102,7 @@ class LibraryBroker(Protocol):
     @property
     def observed(self) -> bool: ...  # there are listeners: call `sync` after each change even without a disk
     @property
-    def relaxed(self) -> bool: ...
-    @property
-    def is_durable(self) -> bool: ...  # a change must be followed by `sync`
-    @property
-    def waits(self) -> bool: ...  # every call may wait: on an event loop it needs a greenlet
-    @property
-    def storage(self) -> str: ...  # "memory": received messages need no `load`
-    @property
-    def id_prefix(self) -> str: ...
+    def storage(self) -> Storage: ...  # "memory": received messages need no `load`
     @property
     def clock(self) -> Clock | None: ...
 
@@ -115,8 +117,6 @@ class LibraryBroker(Protocol):
     def publish_body(self, queue: str, body: bytes, encoding: int) -> int: ...
     def publish_bodies(self, queue: str, bodies: Sequence[bytes], encoding: int) -> Sequence[int] | None: ...
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]: ...
-
-    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]: ...
 
     def receive(
         self,
@@ -159,7 +159,7 @@ class LoopBroker(LibraryBroker, Protocol):
 
     def on_loop(self, loop: AbstractEventLoop) -> LoopBroker: ...
     def leave_loop(self, loop: AbstractEventLoop) -> None: ...
-    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool: ...
+    def commit_location(self, deliveries: Sequence[Delivery]) -> int | None: ...
 
     # The fast path of coroutines; None: the call must run in a greenlet.
     def publish_soon(self, queue: str, body: bytes, encoding: int) -> Awaitable[int] | None: ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from ..broker.interface import Filter, Health, QueueStats, Receipt, SearchResult, TimelineStep
+from ..broker.interface import Filter, Health, QueueStats, Receipt, SearchResult, Storage, TimelineStep
 from ..broker.waiters import Waiter
 from ..clock import Clock
 from ..engine.routing import Binding, Exchange
@@ -59,10 +59,6 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 
 class RemoteBroker:
     observed = False
-    relaxed = False
-    is_durable = False  # the server responds when a change is on its disk
-    waits = False  # `openq.aio` uses threads
-    storage = "server"
     clock: Clock | None = None  # that of the server
     handle: ServerHandle | None = None  # shared by queue objects
 
@@ -98,8 +94,9 @@ class RemoteBroker:
         return self
 
     @property
-    def id_prefix(self) -> str:
-        return self._prefixes[0]
+    def storage(self) -> Storage:
+        """Not durable: the server responds when a change is on its disk."""
+        return Storage("server", self.url, "".join(self._prefixes[:1]), is_durable=False)
 
     def _delivery(self, document: Document, consumer: str | None) -> Delivery:
         delivery = documents.parse_delivery(document, consumer)
@@ -640,9 +637,6 @@ class RemoteBroker:
 
     def sync(self) -> None:
         pass  # the server has responded: the change is on its disk
-
-    def after_commit(self, callback: Callable[[], None]) -> None:
-        callback()
 
     def announce(self) -> None:
         pass

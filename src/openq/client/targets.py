@@ -122,7 +122,12 @@ def _add_variable_name(error: OpenQError, **keywords: object) -> None:
 
 
 def _is_shared_store(dlq: QueueCore | None, broker: LibraryBroker | None) -> bool:
-    return getattr(broker, "waits", False) or (dlq is not None and dlq.handle.is_shared_store)
+    return _waits(broker) or (dlq is not None and dlq.handle.is_shared_store)
+
+
+def _waits(broker: object) -> bool:
+    """False too for an object that is no broker."""
+    return getattr(getattr(broker, "storage", None), "waits", False)
 
 
 def _refuse_pickle(codec: Codec) -> None:
@@ -194,7 +199,7 @@ def _open_local(target: Target, dlq: QueueCore | None) -> BrokerHandle:
         raise InvalidSetting("storage='memory' keeps nothing on disk: leave out path, or storage")
     if path is not None:
         path = checks.file_path(path)
-    if broker is not None and not (isinstance(broker, LocalBroker) or getattr(broker, "waits", False)):
+    if broker is not None and not (isinstance(broker, LocalBroker) or _waits(broker)):
         raise InvalidSetting(f"broker must be a LocalBroker or a RedisBroker, not {broker!r}")
     _check_clock(clock)
     if dlq is not None:
@@ -216,7 +221,7 @@ def _check_clock(clock: Clock | None) -> None:
 
 
 def _wrap(broker: LibraryBroker) -> BrokerHandle:
-    if not broker.waits:
+    if not broker.storage.waits:
         return wrap_broker(broker)
     from .redis_target import wrap_redis_broker
 

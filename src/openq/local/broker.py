@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..broker.cursors import LocalCursors
-from ..broker.interface import Health, Listener, QueueStats, Receipt
+from ..broker.interface import Health, Listener, LoopSession, QueueStats, Receipt, Storage, Waiting
 from ..broker.state_file import StateFile
 from ..broker.subscriptions import check_consumer
 from ..broker.waiters import Waiter
@@ -36,6 +36,7 @@ from ..journal.disk import NO_RESOURCES
 from ..journal.file_journal import Journal
 from ..metrics import Family
 from ..model import Delivery, DeliveryOptions, Draft, Entry, Properties, QueueSettings
+from .commits import CommitNotifier, MemorySession
 from .core import BrokerCore
 from .exchanges import LocalExchanges
 from .housekeeping import Housekeeper
@@ -46,14 +47,14 @@ from .message_admin import MessageAdmin
 from .subscriptions import LocalSubscriptions
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from .staging import LocalStaging
 
 log = logging.getLogger("openq")
 
 
 class LocalBroker:
-    waits = False  # no call suspends its caller
-    is_shared = False  # no other process changes these queues
     cluster = None  # there is only this server
     _staging: LocalStaging | None = None
 
@@ -93,10 +94,9 @@ class LocalBroker:
         self.journal = journal
         self.clock = core.clock
         self.relaxed = relaxed
-        self.is_durable = journal is not None and not relaxed  # answers wait for the disk
+        self.storage = _storage(journal, core.engine.id_prefix, is_durable=not relaxed)
         self.damage = core.damage
         self.unreadable = core.unreadable
-        self.id_prefix = core.engine.id_prefix
         self.now_ms = core.now_ms
         self.sync = core.sync
         self.flush = core.flush
@@ -129,16 +129,6 @@ class LocalBroker:
 
     def _set_observed(self, is_observed: bool) -> None:
         self.observed = is_observed
-
-    @property
-    def storage(self) -> str:
-        return "memory" if self.journal is None else "journal"
-
-    @property
-    def place(self) -> str:
-        if self.journal is None:
-            return "in memory: nothing is kept"
-        return f"everything acknowledged is in {self.journal.path}"
 
     @property
     def staging(self) -> LocalStaging:
@@ -211,13 +201,12 @@ class LocalBroker:
             self._core.end_change()
             return count
 
-    def waiting(self, queue: str) -> tuple[int, int]:
-        """Number and bytes of the waiting messages; an estimate is enough for callers."""
+    def waiting(self, queue: str) -> Waiting:
+        """Without the lock: an estimate is enough for callers."""
         found = self.find_queue(queue)
-        return (0, 0) if found is None else (found.waiting_count, found.waiting_bytes)
-
-    def ready_count(self, queue: str) -> int:
-        return self._core.queue(queue).ready_count
+        if found is None:
+            return Waiting(0, 0, 0)
+        return Waiting(found.ready_count, found.waiting_count, found.waiting_bytes)
 
     # -- publishing -------------------------------------------------------------------------------
 
@@ -325,26 +314,6 @@ class LocalBroker:
             core.end_change()
             return range(seq, seq + len(bodies))
 
-    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
-        with self._lock, self._guard:
-            self._core.check_open()
-            self._core.require_body_room(len(draft.body))
-            answer = self._engine.route(exchange, key, draft, self._core.now_ms())
-            self._core.end_change()
-            return answer
-
-    def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]:
-        """Publish into all of these queues as one record.
-
-        Returns the id, the queues reached, and the error of a full one.
-        """
-        with self._lock, self._guard:
-            self._core.check_open()
-            self._core.require_body_room(len(draft.body))
-            answer = self._engine.route_to(queues, draft, self._core.now_ms())
-            self._core.end_change()
-            return answer
-
     # -- receiving and settling -------------------------------------------------------------------
 
     def receive(
@@ -410,40 +379,31 @@ class LocalBroker:
         journal = core.journal
         if journal is None or not deliveries:
             return deliveries
-        newest = max(delivery.entry.location for delivery in deliveries)
-        if self._engine.guarded:
-            newest = self.commit_location(deliveries)
-        if newest >= journal.durable_location and not core.relaxed:
-            journal.wait(newest)
+        location = self.commit_location(deliveries)
+        if location is not None:
+            journal.wait(location)
         try:
             core.load_bodies([delivery.entry for delivery in deliveries])
         except (JournalDamaged, HistoryUnavailable):
             return core.unreadable.load_each(deliveries)
         return deliveries
 
-    def commit_location(self, deliveries: Sequence[Delivery]) -> int:
-        """The journal must be durable up to here before a client sees these deliveries.
+    def commit_location(self, deliveries: Sequence[Delivery]) -> int | None:
+        """The journal must be durable up to here before a client sees these deliveries; None: it is.
 
         That covers their publishes, and their leases where an earlier delivery may be unrecorded.
         """
-        newest = max(delivery.entry.location for delivery in deliveries)
-        guarded = self._engine.guarded
-        if not guarded:
-            return newest
-        with self._lock:
-            journal = self._core.journal
-            if journal is not None and self._engine.guard_location < journal.durable_location:
-                guarded.clear()
-            return max(newest, *[guarded.get(delivery.number, 0) for delivery in deliveries])
-
-    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool:
-        """Whether `load` would return at once, without waiting for a commit."""
         journal = self.journal
         if journal is None or self.relaxed or not deliveries:
-            return True
-        if self._engine.guarded:
-            return self.commit_location(deliveries) < journal.durable_location
-        return max(delivery.entry.location for delivery in deliveries) < journal.durable_location
+            return None
+        location = max(delivery.entry.location for delivery in deliveries)
+        guarded = self._engine.guarded
+        if guarded:
+            with self._lock:
+                if self._engine.guard_location < journal.durable_location:
+                    guarded.clear()
+                location = max(location, *[guarded.get(delivery.number, 0) for delivery in deliveries])
+        return None if location < journal.durable_location else location
 
     def drop_bodies(self, deliveries: Sequence[Delivery]) -> None:
         """Free the memory of bodies that are on disk: a client may hold these deliveries for long.
@@ -542,15 +502,8 @@ class LocalBroker:
 
     # -- durability, health, closing --------------------------------------------------------------
 
-    def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back, from any thread, once all changes so far are on disk or the journal has failed."""
-        journal = self.journal
-        if journal is None or self.relaxed:
-            callback()
-            return
-        with self._lock:
-            journal.after_commit(callback)
-        journal.flush()
+    def attach(self, loop: AbstractEventLoop) -> LoopSession:
+        return CommitNotifier(self, loop) if self.storage.is_durable else MemorySession()
 
     def announce(self) -> None:
         """Hand pending events to listeners, without waiting for the disk."""
@@ -614,9 +567,6 @@ class LocalBroker:
         if self.journal is not None:
             self.journal.announce(url)
 
-    def after_durable(self, callback: Callable[[OpenQError | None], None]) -> None:
-        raise NotImplementedError("the server waits for the commits of a journal by itself")
-
     def close(self) -> None:
         """All changes are on disk when this returns. Waiters get nothing, and later calls raise `Closed`."""
         core = self._core
@@ -634,3 +584,10 @@ class LocalBroker:
         self.damage.save(at_once=True)
         if self.journal is not None:
             self.journal.close()
+
+
+def _storage(journal: Journal | None, id_prefix: str, *, is_durable: bool) -> Storage:
+    if journal is None:
+        return Storage("memory", "in memory: nothing is kept", id_prefix, is_durable=False)
+    place = f"everything acknowledged is in {journal.path}"
+    return Storage("journal", place, id_prefix, is_durable)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..broker.interface import Committed
 from ..errors import Closed, JournalFailed, OpenQError
-from .broker import LocalBroker
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
+    from .broker import LocalBroker
+
 log = logging.getLogger("openq")
 
-Callback = Callable[[OpenQError | None], None]
+
+class MemorySession:
+    """The `LoopSession` of a broker whose answers wait for no disk."""
+
+    def enter(self, work: Callable[..., object], *arguments: Any) -> None:
+        work(*arguments)
+
+    def after_commit(self, callback: Committed, at: int | None = None) -> None:
+        callback(None)
 
 
 class _Group:
@@ -24,12 +34,12 @@ class _Group:
     __slots__ = ("callbacks", "futures")
 
     def __init__(self) -> None:
-        self.callbacks: list[Callback] = []
+        self.callbacks: list[Committed] = []
         self.futures: list[Future[None]] = []
 
 
 class CommitNotifier:
-    """The wait of one loop for the journal of one broker: one wake-up of the loop per group commit.
+    """The `LoopSession` of a journal: one wake-up of the loop per group commit.
 
     The journal is flushed when the current tick of the loop is over, so that all calls of a tick share a
     commit.
@@ -45,7 +55,10 @@ class CommitNotifier:
         self._group = _Group()
         self._flushing = False
 
-    def after(self, callback: Callback, at: int | None = None) -> None:
+    def enter(self, work: Callable[..., object], *arguments: Any) -> None:
+        work(*arguments)
+
+    def after_commit(self, callback: Committed, at: int | None = None) -> None:
         """Call back on the loop once all changes so far are on disk, or with the error that prevents it.
 
         With `at`, the records up to that location are enough: they may be in the commit in progress.
@@ -99,7 +112,7 @@ class CommitNotifier:
         except RuntimeError:
             pass  # the loop is closed: no caller waits any more
 
-    def _committed_one(self, callback: Callback) -> None:
+    def _committed_one(self, callback: Committed) -> None:
         """Like `_committed`, for a callback that waits for a commit in progress."""
         try:
             self.loop.call_soon_threadsafe(_notify_one, callback, self._journal.error)
@@ -107,7 +120,7 @@ class CommitNotifier:
             pass
 
 
-def _notify_one(callback: Callback, error: OpenQError | None) -> None:
+def _notify_one(callback: Committed, error: OpenQError | None) -> None:
     callback(None if error is None else _failure(error))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from ..engine import admin
 from ..engine.queue import QueueState
 from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
+from ..errors import OpenQError
+from ..model import Draft
 from .core import BrokerCore
 
 
@@ -46,6 +48,29 @@ class LocalExchanges:
         """Returns what was removed; empty (false) if there was no such binding."""
         with self._lock, self._guard:
             return admin.unbind(self._engine, binding, self._core.now_ms())
+
+    def refresh(self) -> bool:
+        return False  # no other process changes them
+
+    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
+        with self._lock, self._guard:
+            self._core.check_open()
+            self._core.require_body_room(len(draft.body))
+            answer = self._engine.route(exchange, key, draft, self._core.now_ms())
+            self._core.end_change()
+            return answer
+
+    def route_to(self, queues: Sequence[str], draft: Draft) -> tuple[str, list[str], OpenQError | None]:
+        """Publish into all of these queues as one record.
+
+        Returns the id, the queues reached, and the error of a full one.
+        """
+        with self._lock, self._guard:
+            self._core.check_open()
+            self._core.require_body_room(len(draft.body))
+            answer = self._engine.route_to(queues, draft, self._core.now_ms())
+            self._core.end_change()
+            return answer
 
     @property
     def router(self) -> ExchangeRouter:

@@ -133,6 +133,7 @@ class Inspector:
         """The messages that were published to a queue, as they were published, as far as history is kept."""
         with self._lock, self._guard:
             number = self._core.queue(queue).number
+        self._core.flush()
         return self._core.history.past(number, span)
 
     def timeline(self, queue: str, message_id: str) -> list[TimelineStep]:

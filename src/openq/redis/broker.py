@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
-from ..broker.interface import Listener
+from ..broker.interface import Listener, LoopSession, Storage
 from ..clock import Clock
-from ..errors import OpenQError
 from .admin import MessageAdmin
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
@@ -29,6 +29,7 @@ from .event_log import EventLog
 from .exchanges import ExchangeAdmin
 from .inspection import Inspector
 from .key_values import RedisKeyValues
+from .loop_session import GreenletSession
 from .net.url import parse
 from .publish import Publisher
 from .queues import QueueAdmin
@@ -41,10 +42,6 @@ from .waiters import WaiterService, WaiterServiceRef
 
 
 class RedisBroker:
-    # Constant properties of the interface.
-    waits = True
-    storage = "redis"
-    relaxed = False
     journal = None
 
     def __init__(
@@ -85,7 +82,7 @@ class RedisBroker:
         queues = QueueAdmin(store, waiters.count, self._drop_orphan_subscriptions)
         inspector = self.inspect = Inspector(store, event_log, queues, waiters.count)
         self.admin = MessageAdmin(store, event_log, inspector, publisher)
-        self.exchanges = ExchangeAdmin(store)
+        self.exchanges = ExchangeAdmin(store, publisher)
         self.kv = RedisKeyValues(store, waiters)
         servers = self.cluster = ServerDirectory(store)
 
@@ -95,8 +92,8 @@ class RedisBroker:
         self.address = store.address
         self.clock = store.state.clock
         self.damage = store.state.damage
-        self.is_durable = store.is_durable
-        self.place = f"everything acknowledged is in Redis at {store.address}"
+        place = f"everything acknowledged is in Redis at {store.address}"
+        self._storage = Storage("redis", place, store.registry.id_prefix, store.is_durable, waits=True)
         self.cursors = RedisCursors(store, servers, self._holds)
         self.subscriptions = RedisSubscriptions(store, receiver, inspector)
         self.staging = RedisStaging(store, queues, publisher)
@@ -109,7 +106,6 @@ class RedisBroker:
         self.stats = queues.stats
         self.purge = queues.purge
         self.waiting = queues.waiting
-        self.ready_count = queues.ready_count
         self.find_queue = store.registry.queues.get
         self.get_queue = store.view
 
@@ -119,8 +115,6 @@ class RedisBroker:
         self.publish_body = publisher.publish_body
         self.publish_bodies = publisher.publish_bodies
         self.publish_soon = publisher.publish_soon
-        self.route = publisher.route
-        self.route_to = publisher.route_to
 
         # Receiving and settling.
         self.receive = receiver.receive
@@ -128,7 +122,6 @@ class RedisBroker:
         self.add_waiter = receiver.add_waiter
         self.remove_waiter = receiver.remove_waiter
         self.load = receiver.load
-        self.is_loaded = receiver.is_loaded
         self.commit_location = receiver.commit_location
         self.drop_bodies = receiver.drop_bodies
         self.ack = receiver.ack
@@ -140,22 +133,21 @@ class RedisBroker:
         self.extend = receiver.extend
 
         # Durability, time, servers.
-        self.sync = self.flush = store.sync
-        self.after_durable = store.calls.after_copies
+        self.sync = store.sync
         self.now_ms = store.now_ms
         self.announce_url = servers.announce_url
         self.health = servers.health
         self.gauges = servers.gauges
 
     @property
-    def id_prefix(self) -> str:
-        return self.registry.id_prefix
+    def storage(self) -> Storage:
+        # A restored Redis may have another prefix.
+        if self._storage.id_prefix != self.registry.id_prefix:
+            self._storage = replace(self._storage, id_prefix=self.registry.id_prefix)
+        return self._storage
 
-    def after_commit(self, callback: Callable[[], None]) -> None:
-        def confirmed(error: OpenQError | None) -> None:
-            callback()
-
-        self.store.calls.after_copies(confirmed)
+    def attach(self, loop: asyncio.AbstractEventLoop) -> LoopSession:
+        return GreenletSession(self.store)
 
     def _drop_orphan_subscriptions(self) -> None:
         self.subscriptions.drop_orphans()

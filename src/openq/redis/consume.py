@@ -230,12 +230,8 @@ class Receiver:
     def load(self, deliveries: list[Delivery]) -> list[Delivery]:
         return deliveries
 
-    def is_loaded(self, deliveries: Sequence[Delivery]) -> bool:
-        return True
-
-    def commit_location(self, deliveries: Sequence[Delivery]) -> int:
-        """0: the lease is part of the call that delivered the messages."""
-        return 0
+    def commit_location(self, deliveries: Sequence[Delivery]) -> int | None:
+        return None  # the lease is part of the call that delivered the messages
 
     def drop_bodies(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:

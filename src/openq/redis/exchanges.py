@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
+from .publish import Publisher
 from .registry import CachedQueue
 from .store import RedisStore
 
 
 class ExchangeAdmin:
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: RedisStore, publisher: Publisher) -> None:
         self._store = store
         self._registry = store.registry
+        self.route = publisher.route
+        self.route_to = publisher.route_to
+
+    def refresh(self) -> bool:
+        self._store.refresh()
+        return True
 
     @property
     def router(self) -> ExchangeRouter:

@@ -231,7 +231,7 @@ def _state(source: MigrationEndpoint, target: MigrationEndpoint) -> dict[str, An
     if data is None:
         return _new_state(source)
     state: dict[str, Any] = json.loads(data)
-    if state.get("from") == source.broker.id_prefix:
+    if state.get("from") == source.broker.storage.id_prefix:
         return state
     if not state.get("done"):
         raise InvalidSetting(
@@ -241,7 +241,7 @@ def _state(source: MigrationEndpoint, target: MigrationEndpoint) -> dict[str, An
 
 
 def _new_state(source: MigrationEndpoint) -> dict[str, Any]:
-    return {"from": source.broker.id_prefix, "place": source.place, "queues": {}, "ids": {}}
+    return {"from": source.broker.storage.id_prefix, "place": source.place, "queues": {}, "ids": {}}
 
 
 def _save(target: MigrationEndpoint, state: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..broker.interface import QueueStats
+from ..broker.interface import QueueStats, Waiting
 from ..engine.queue import Counters
 from ..engine.rules import settings_differences
 from ..errors import FunctionError, InvalidSetting, QueueExists, QueueInUse, QueueNotFound, StoreError
@@ -148,9 +148,6 @@ class QueueAdmin:
             {name: counted.get(name, 0) for name in Counters.__slots__},
         )
 
-    def waiting(self, queue: str) -> tuple[int, int]:
+    def waiting(self, queue: str) -> Waiting:
         stats = self.stats(queue)
-        return stats.ready + stats.delayed, stats.waiting_bytes
-
-    def ready_count(self, queue: str) -> int:
-        return self.stats(queue).ready
+        return Waiting(stats.ready, stats.ready + stats.delayed, stats.waiting_bytes)

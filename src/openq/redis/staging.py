@@ -277,10 +277,10 @@ class RedisStaging:
             if view is None:
                 return None
             try:
-                waiting = self._queues.waiting(name) if is_limited(view.settings) else (0, 0)
+                count, size = self._queues.waiting(name)[1:] if is_limited(view.settings) else (0, 0)
             except QueueNotFound:
                 return None
-            return QueueRoom(view.settings, *waiting)
+            return QueueRoom(view.settings, count, size)
 
         return room_of
 

@@ -187,7 +187,7 @@ class RestCall:
     def change(self, work: Callable[[], Any]) -> None:
         """Like `answer_with`, for work that changes something: the reply waits for the disk."""
         broker = self.broker
-        if not broker.waits:
+        if not broker.storage.waits:
             self.work(work, self.after_commit)
             return
 
@@ -202,7 +202,7 @@ class RestCall:
 def journal_of(call: RestCall) -> Journal | None:
     """The files of the history; None where messages are in memory only. Raises NotOnThisStore."""
     broker = call.broker
-    if broker.storage == "redis":
+    if broker.storage.name == "redis":
         raise NotOnThisStore(
             "files of the journal",
             "read GET /api/v1/history/messages, or move the queues with `openq migrate` to a data directory",

@@ -139,7 +139,7 @@ def publish_to_exchange(call: RestCall) -> None:
     if call.broker.exchanges.exchange(name).internal:
         raise InvalidSetting(f"exchange {call.args[0]!r} is internal: only other exchanges lead to it")
     draft = make_draft(call.body, call.sent)
-    message_id, queues = call.broker.route(name, call.body.routing_key, draft)
+    message_id, queues = call.broker.exchanges.route(name, call.body.routing_key, draft)
     call.after_commit(Routed(id=message_id, queues=[call.short_name(queue) for queue in queues]), 201)
 
 

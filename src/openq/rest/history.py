@@ -179,7 +179,6 @@ def list_past(call: RestCall) -> None:
     )
 
     def work() -> PastMessages:
-        broker.flush()
         found = broker.inspect.past(queue, span)
         return PastMessages(
             messages=[_view(call, query.queue, each) for each in found],

@@ -68,7 +68,7 @@ def _task(call: RestCall, journal: Journal, do: str, **more: Any) -> dict[str, A
 
 
 def _is_on_redis(context: ServerContext) -> bool:
-    return context.broker.storage == "redis"
+    return context.broker.storage.name == "redis"
 
 
 def _object(text: str, what: str) -> Any:

@@ -425,7 +425,7 @@ def _wanted_receipts(body: Receipts) -> list[str]:
 
 def _settle_receipts(call: RestCall, act: Callable[[list[Receipt]], Sequence[str | OpenQError]]) -> None:
     """A single delivery that cannot be settled is an error; one of many is an item of the reply."""
-    queue, prefix = call.queue, call.broker.id_prefix
+    queue, prefix = call.queue, call.broker.storage.id_prefix
     call.broker.settings(queue)  # an unknown queue has another error than an unknown message
     texts = _wanted_receipts(call.body)
     results: dict[int, str | OpenQError] = {}
@@ -476,7 +476,7 @@ def _failed(text: str, error: OpenQError) -> ReceiptFailure:
 )
 def ack(call: RestCall) -> None:
     texts = _wanted_receipts(call.body)
-    queue, prefix = call.queue, call.broker.id_prefix
+    queue, prefix = call.queue, call.broker.storage.id_prefix
     receipts: list[Receipt] = []
     known: list[str] = []
     failed: list[ReceiptFailure] = []
@@ -515,7 +515,7 @@ def nack(call: RestCall) -> None:
     delay_ms = None if body.delay is None else span_ms(body.delay, "delay")
     failure = failure_text(body.reason, body.traceback)
     if body.release:
-        prefix = call.broker.id_prefix
+        prefix = call.broker.storage.id_prefix
         receipts = [_read_receipt(text, prefix, queue) for text in _wanted_receipts(body)]
         call.after_commit(Settled(count=broker.release(queue, receipts)))
     elif body.reject:

@@ -40,10 +40,10 @@ def show_server(call: RestCall) -> None:
             version=__version__,
             started=iso(context.started_ms),
             uptime=seconds(context.now_ms() - context.started_ms),
-            storage=context.broker.storage,
+            storage=context.broker.storage.name,
             queues=sum(map(call.is_own, context.broker.queues())),
             healthy=health.ok,
-            id_prefix=context.broker.id_prefix,
+            id_prefix=context.broker.storage.id_prefix,
             detail=health.detail,
         )
     )

@@ -241,7 +241,7 @@ def read_batch(call: RestCall) -> None:
 
     def work() -> tuple[bytes, bytes]:
         rows = call.broker.subscriptions.rows(name, int(text), query.part, query.parts)
-        columns = columns_of(call.broker.id_prefix, known.queue, rows.deliveries, rows.entries)
+        columns = columns_of(call.broker.storage.id_prefix, known.queue, rows.deliveries, rows.entries)
         headers = b"OpenQ-Expired: true\r\n" if rows.expired else b""
         if rows.lost:
             headers += b"OpenQ-Lost: %d\r\n" % rows.lost

@@ -37,7 +37,7 @@ def attributes_of(values: Any, format: Format) -> dict[str, Any]:
 
 def received(broker: Broker, deliveries: list[Delivery], format: Format) -> list[MessageView]:
     """The consumption form."""
-    prefix = broker.id_prefix
+    prefix = broker.storage.id_prefix
     show = payload_encoder(format)
     out: list[MessageView] = []
     for delivery in deliveries:

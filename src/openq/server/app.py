@@ -92,7 +92,7 @@ class Server:
         for path in ("/livez", "/readyz", "/healthz", "/metrics"):
             self.router.add(path, health.handle)
         self.listener = Listener(
-            self._enter if broker.waits else self.router.handle,
+            self._enter if broker.storage.waits else self.router.handle,
             HttpLimits(
                 request_bytes=config.max_request_bytes,
                 connections=config.max_connections,
@@ -339,7 +339,7 @@ class Server:
             await asyncio.sleep(0.01)
         self.listener.stop()
         self.amqp.stop()
-        if self.broker.waits:
+        if self.broker.storage.waits:
             await self._wait_for_disconnects()
         self.context.close()
         return await self.loop.run_in_executor(None, self._close)
@@ -478,7 +478,7 @@ def banner(server: Server, out: TextIO) -> None:
     config, url = server.config, server.url
     where = f"everything acknowledged is in {config.data}"
     if config.path is None:
-        where = server.broker.place
+        where = server.broker.storage.place
     lines = [
         f"OpenQ {__version__} is ready: {where}",
         f"  SQS        {url}",

@@ -11,15 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from ..auth.guard import Guard
 from ..broker.interface import Broker
 from ..config import Config
 from ..errors import OpenQError
-from ..local.broker import LocalBroker
-from ..local.commits import Callback as Callback
-from ..local.commits import CommitNotifier
 from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
 from .http import HttpRequest, Listener
@@ -79,17 +76,9 @@ class ServerContext:
         self.loop = loop
         self.config = config
         self.guard = guard
-        self.enter: Callable[..., None] = _call
-        # See `CommitNotifier.after`.
-        self.after_commit: Callable[..., None] = _call_now
-        if broker.waits:
-            from ..redis.net.greenlets import in_greenlet, spawn
-
-            self.enter, self._may_wait = spawn, in_greenlet
-            if broker.is_durable:
-                self.after_commit = self._after_durable
-        elif broker.is_durable:
-            self.after_commit = CommitNotifier(cast(LocalBroker, broker), loop).after
+        session = broker.attach(loop)
+        self.enter = session.enter
+        self.after_commit = session.after_commit
         self.buffers = BufferLimit(buffer_bytes(config))
         self.admission = Admission(config.max_connections)
         self.now_ms = broker.now_ms
@@ -104,15 +93,6 @@ class ServerContext:
         self.listener: Listener | None = None  # set by the server; has the number of connections
         self.amqp: AmqpView | None = None  # set by the server; lists connections and consumers
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
-
-    def _after_durable(self, callback: Callback, at: int | None = None) -> None:
-        """Like `CommitNotifier.after`, for a broker that tracks what the current greenlet wrote."""
-
-        def safe(error: OpenQError | None) -> None:
-            # Called directly if nothing had to be awaited: the caller continues after the reply.
-            (_call if self._may_wait() else self.enter)(callback, error)
-
-        self.broker.after_durable(safe)
 
     def run(self, work: Callable[[], T], then: Then[T]) -> None:
         """Run `work` in a thread, then `then` on the loop."""
@@ -188,15 +168,6 @@ class ServerContext:
         self._commits.clear()
         for threads in (self._threads, self._auth_threads, self._scan_threads, self._commit_threads):
             threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _call(work: Callable[..., object], *arguments: Any) -> None:
-    work(*arguments)
-
-
-def _call_now(callback: Callback, at: int | None = None) -> None:
-    """`after_commit` of a broker that keeps nothing on disk."""
-    callback(None)
 
 
 def unless_gone(

@@ -34,7 +34,7 @@ def estimate_fitting(broker: Broker, queue: str, limit: int, max_bytes: int) -> 
     """Like `count_fitting`, before they are received: estimated by the mean size of the waiting messages."""
     if limit <= UNCHECKED_COUNT:
         return limit
-    count, size = broker.waiting(queue)
+    _, count, size = broker.waiting(queue)
     return min(limit, max(1, max_bytes * max(count, 1) // size)) if size > max_bytes else limit
 
 
@@ -57,7 +57,7 @@ def receive(
     together, unless it is one message; no others are leased. Raises the errors of the broker.
     """
     broker = context.broker
-    if broker.waits:
+    if broker.storage.waits:
         # From here on messages may be leased: a disconnect must be noticed.
         request.on_gone = _ignore
     limit = estimate_fitting(broker, queue, limit, max_bytes)
@@ -126,12 +126,13 @@ def load_and_answer(
         elif not request.later(then, readable, None):
             release_deliveries(context, queue, readable)
 
-    if broker.is_loaded(deliveries):
+    location = broker.commit_location(deliveries)
+    if location is None:
         loaded()
     else:
         # Messages are leased: a disconnect must be noticed.
         request.on_gone = _ignore
-        context.after_commit(loaded, broker.commit_location(deliveries))
+        context.after_commit(loaded, location)
 
 
 def release_deliveries(context: ServerContext, queue: str, deliveries: list[Delivery]) -> None:

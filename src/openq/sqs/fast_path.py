@@ -47,8 +47,8 @@ class FastPath:
         self._context = context
         self._broker = context.broker
         self._wire = wire
-        self._id_prefix = context.broker.id_prefix.encode()
-        self._is_durable = context.broker.is_durable
+        self._id_prefix = context.broker.storage.id_prefix.encode()
+        self._is_durable = context.broker.storage.is_durable
         self.actions: dict[str, Callable[[HttpRequest, SqsQueue, Any], bool]] = {
             "SendMessage": self._send,
             "SendMessageBatch": self._send_batch,
@@ -180,7 +180,7 @@ class FastPath:
 
     def _shown(self, deliveries: list[Delivery], number: int) -> bytes:
         handles = _Handles(len(deliveries)).write(number, deliveries)
-        prefix = self._broker.id_prefix
+        prefix = self._broker.storage.id_prefix
         shown: list[str] = []
         for delivery, handle in zip(deliveries, handles, strict=True):
             entry = delivery.entry

@@ -138,7 +138,7 @@ def prepare_message(
 
 def sequence_number(call: SqsCall, message_id: str) -> str | None:
     """The SequenceNumber of FIFO queues, twenty digits that grow; None if the publisher chose the id."""
-    prefix = call.context.broker.id_prefix
+    prefix = call.context.broker.storage.id_prefix
     digits = message_id[len(prefix) :]
     # A publisher may have chosen an id that only begins like ours.
     if not message_id.startswith(prefix) or len(digits) != 12 or not set(digits) <= _HEX:

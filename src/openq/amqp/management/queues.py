@@ -187,7 +187,7 @@ def get_messages(call: ManagementCall) -> None:
         deliveries = broker.receive(queue_key, min(count or 1, MAX_GET), GET_LEASE_MS, "management")
         deliveries, rest = _limit_bytes(deliveries)
         broker.release(queue_key, [(each.entry.seq, each.number) for each in rest])
-        left = broker.ready_count(queue_key)
+        left = broker.waiting(queue_key).ready
         deliveries = broker.load(deliveries)
         is_quorum = queue_type(declaration_of(broker.settings(queue_key)).arguments) == "quorum"
         count_mode = COUNT_ALWAYS if is_quorum else COUNT_NEVER
