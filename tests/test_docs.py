@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.serving import served_amqp
+from tests.shared_spark import JAVA
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -108,6 +109,9 @@ def run(command: list[str], folder: Path, stdin: str = "", env: dict[str, str] |
         **os.environ,
         "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
+        # The document's own Spark, with a Java that starts quickly.
+        "SPARK_SUBMIT_OPTS": JAVA,
+        "SPARK_LAUNCHER_OPTS": JAVA,
         **(env or {}),
     }
     try:
