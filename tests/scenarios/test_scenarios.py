@@ -52,7 +52,8 @@ class Crashed(Journal):
     def before_line(self) -> None:
         self.broker.sync()
         copy = self.path.with_name(f"{self.path.name}x")
-        shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns("*.tmp"))  # made in the background
+        # Not what is made in the background, of 16 MiB: it is made again.
+        shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns("*.tmp", "reserve"))
         crashed, self.broker = self.broker, self.open(copy)
         crashed.close()
         shutil.rmtree(crashed.journal.path if crashed.journal else copy)
