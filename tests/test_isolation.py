@@ -21,14 +21,13 @@ from tests.cli.helpers import directory_contents
 from tests.isolation import DEFAULT_PORTS, ROOT, clean, default_ports
 from tests.serving import Served, free_port
 
-# Whatever finds its place by itself: the working directory, the environment, the home, a default port.
+# Whatever finds its place by itself: the working directory, the environment, the home, a default port. Java
+# starts in the same environment as everything else, and would take longer than all of this.
 SHORT_PART = (
     "tests/cli/test_pipeline_cursors.py",
     "tests/cli/test_config.py",
     "tests/client/test_persistence.py",
     "tests/pipeline/test_archive_job.py::test_invalid_arguments_give_one_line",
-    "tests/pipeline/test_session.py::test_a_command_ends_no_session_that_it_did_not_start",
-    "tests/pipeline/test_session.py::test_no_test_can_end_the_session_of_all",
     "tests/server/test_server.py::test_it_says_where_it_is_and_what_is_safe_when_it_stops",
     "tests/test_config.py",
     "tests/test_contract.py::test_P3_the_sample_ends_by_itself_and_prints_what_happened",
@@ -113,12 +112,10 @@ def test_settings_of_a_machine_are_left_out_and_those_that_tools_need_are_kept(t
     (before / ".config" / "pip").mkdir(parents=True)
     (before / ".config" / "pip" / "pip.conf").touch()
 
-    found = clean(
-        {"OPENQ_URL": "x", "AWS_PROFILE": "x", "JAVA_HOME": "/java", "PATH": "/bin", "HOME": str(before)},
-        home,
-    )
+    foreign = dict.fromkeys(("OPENQ_URL", "AWS_PROFILE", "SPARK_REMOTE", "PYSPARK_PYTHON", "MASTER"), "x")
+    found = clean({**foreign, "JAVA_HOME": "/java", "PATH": "/bin", "HOME": str(before)}, home)
 
-    assert found.keys().isdisjoint({"OPENQ_URL", "AWS_PROFILE"})
+    assert found.keys().isdisjoint(foreign)
     assert (found["JAVA_HOME"], found["PATH"], found["HOME"]) == ("/java", "/bin", str(home))
     assert found["PIP_CONFIG_FILE"] == str(before / ".config" / "pip" / "pip.conf")
     assert found["XDG_CACHE_HOME"].startswith(str(home))
