@@ -97,7 +97,7 @@ def test_P4_producer_and_consumer_move_ten_messages_and_both_joins_return() -> N
     dlq = OpenQ(name="dead-letter-queue", visibility_timeout=100)
     main_queue = OpenQ(name="main-queue", visibility_timeout=100, dlq=dlq)
     producer = Producer(main_queue, num_tasks=10)
-    consumer = Consumer(main_queue, idle_timeout=0.2)
+    consumer = Consumer(main_queue, idle_timeout=1)
 
     producer.start()
     consumer.start()
@@ -109,11 +109,11 @@ def test_P4_producer_and_consumer_move_ten_messages_and_both_joins_return() -> N
 
 
 def test_P5_a_crashed_consumer_costs_the_simple_queue_nothing() -> None:
-    queue = SimpleQueue(visibility_timeout=0.2)
+    queue = SimpleQueue(visibility_timeout=1)
     done: list[str] = []
 
     def good() -> None:
-        while message := queue.receive(timeout=1.0):
+        while message := queue.receive(timeout=2):
             done.append(message.body)
             queue.ack(message.id)
 

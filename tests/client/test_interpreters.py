@@ -15,7 +15,7 @@ from OpenQ import OpenQ, Producer, Consumer
 dlq = OpenQ(name="dlq", visibility_timeout=100)
 queue = OpenQ(name="main-queue", visibility_timeout=100, dlq=dlq)
 producer = Producer(queue, num_tasks=10)
-consumer = Consumer(queue, idle_timeout=0.2)
+consumer = Consumer(queue, idle_timeout=1)
 producer.start()
 consumer.start()
 producer.join()

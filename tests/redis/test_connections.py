@@ -422,7 +422,7 @@ def test_a_server_that_does_not_answer_is_dropped(tell: Tell) -> None:
         assert calls.call(b"a", "PING") == b"PONG"
 
     with single() as server:
-        tell(f"{server.url}?timeout=0.3", story)
+        tell(f"{server.url}?timeout=1", story)
 
 
 @either_way

@@ -90,7 +90,7 @@ def test_a_queue_that_is_deleted_and_changed_at_once_is_there_or_not(redis_serve
     threads = [threading.Thread(target=run, args=(each, turn)) for turn, each in enumerate(clients)]
     for thread in threads:
         thread.start()
-    threading.Event().wait(2)
+    threading.Event().wait(0.5)
     stop.set()
     for thread in threads:
         thread.join()

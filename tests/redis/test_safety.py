@@ -299,7 +299,7 @@ def test_nobody_there_and_a_wrong_password_are_told_apart(forced: Server) -> Non
 @pytest.mark.parametrize("speaks", [True, False], ids=["http", "silent"])
 def test_a_url_of_another_program_is_one_line_and_a_typed_error(speaks: bool) -> None:
     with fake_server(speaks=speaks) as port:
-        url = f"redis://127.0.0.1:{port}?timeout=0.3"
+        url = f"redis://127.0.0.1:{port}?timeout={30 if speaks else 0.3}"
         wanted = rf"redis://127.0.0.1:{port} does not answer{' as Redis does' if speaks else ''}: "
         nowhere = ("--url", f"http://127.0.0.1:{free_port()}")
 
