@@ -1,4 +1,4 @@
-"""A process that puts and deletes values until it is killed. Stdout says what it begins and what is confirmed.
+"""Puts and deletes values until it is killed. Stdout says what it begins and what is confirmed.
 
 `python -m tests.crash.kv_writer PATH SEED LIFE`. Each thread owns its keys, so that there is one newest value
 of each. Housekeeping runs all the time, and traffic fills segments meanwhile.

@@ -19,8 +19,13 @@ def ls(options: Namespace) -> int:
     server = connect(options)
     if options.bucket is None:
         buckets = server.get("/kv")["buckets"]
-        columns = {"bucket": "name", "keys": "keys", "size": lambda each: size_text(each["bytes"])}
-        print_list(options, buckets, columns, empty="no buckets", right=("keys", "size"))
+        print_list(
+            options,
+            buckets,
+            {"bucket": "name", "keys": "keys", "size": lambda each: size_text(each["bytes"])},
+            empty="no buckets",
+            right=("keys", "size"),
+        )
         return OK
     pages = server.pages(_path(options), "entries", "next", prefix=options.prefix, values=bool(options.json))
     entries = list(islice(pages, options.max))
