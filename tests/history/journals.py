@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from openq.amqp_fields import AmqpProperties, Timestamp, encode
+from openq.broker.kv import KvPut
 from openq.clock import VirtualClock
 from openq.engine import records
 from openq.engine.records import decode
@@ -81,7 +82,7 @@ class JournalWorkload:
         ways = [
             *(self.one, self.many, self.varied, self.stamped, self.drafts, self.drafts, self.routed),
             *(self.all_properties, self.take, self.take, self.take, self.settle, self.settle, self.settle),
-            *(self.wait, self.wait, self.repair, self.repair, self.sweep),
+            *(self.wait, self.wait, self.repair, self.repair, self.sweep, self.values),
         ]
         for _ in range(steps):
             try:
@@ -100,6 +101,11 @@ class JournalWorkload:
 
     def one(self) -> None:
         self.broker.publish_body(self.queue(), self.body(), 0)
+
+    def values(self) -> None:
+        """Key-values, which the history leaves out."""
+        self.broker.kv.put_many("b", [KvPut(f"k{self.n % 5}", self.body()), KvPut("k", b"")])
+        self.broker.kv.delete_many("b", ["k"])
 
     def many(self) -> None:
         bodies = [self.body(40) for _ in range(self.random.randint(1, 12))]

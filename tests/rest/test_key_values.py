@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 import threading
 from typing import Any
 
@@ -144,6 +145,15 @@ def test_a_long_poll_ends_with_its_time(client: Client) -> None:
     assert get(client, "k", f"?wait=0.01&version={version}").code == "key_not_found"
     assert get(client, "k", f"?version={version}").code == "key_not_found"
     assert batch(client, "wait", {"key": "x", "wait": 0.01}).value == {"entry": None}
+
+
+def test_a_client_that_closes_its_half_ends_its_wait(client: Client) -> None:
+    with socket.create_connection((client.host, client.port), timeout=30) as connection:
+        target = f"{client.prefix}/kv/b/k?wait=60"
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {client.host}\r\n\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+
+        assert connection.recv(100) == b""  # long before the wait is over
 
 
 def test_buckets_of_accounts_are_apart(client: Client) -> None:

@@ -35,7 +35,7 @@ RAW = "application/octet-stream"
 load_all_checks()
 
 
-@schemathesis.serializer(ROWS, RAW)
+@schemathesis.serializer(ROWS)
 def as_they_are(context: Any, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 

@@ -46,6 +46,7 @@ def test_the_ports_are_below_those_of_clients(server: OpenQServer) -> None:
 def test_reset_removes_everything(server: OpenQServer) -> None:
     orders = server.queue("orders", dlq="dead")
     orders.publish("one coffee")
+    orders.kv("results").put_many({str(i): b"" for i in range(2_000)})
     orders.exchanges.declare("events", "fanout")
     orders.exchanges.bind("events")
     orders.exchanges.bind("amq.topic", "#")
@@ -56,6 +57,7 @@ def test_reset_removes_everything(server: OpenQServer) -> None:
     assert server.sqs.list_queues().get("QueueUrls", []) == []
     again = server.queue("orders")
     assert again.messages == []
+    assert again.broker.kv.buckets() == []
     assert "events" not in {exchange.name for exchange in again.exchanges.all()}
     assert again.exchanges.publish("amq.topic", "key", "lost").queues == []
 

@@ -459,6 +459,8 @@ class ValuePoll:
         if self._wait_s > 0:
             self._timer = call.context.loop.call_later(self._wait_s, self.end)
             call.context.long_polls.add(self)
+            # From the start: a client that closes its half meanwhile is gone, and does not wait for a reply.
+            call.request.on_gone = self.end
         self._try()
 
     def _try(self) -> None:
@@ -481,10 +483,6 @@ class ValuePoll:
         if entry is None and error is None and not self._is_over and self._wait_s > 0:
             if self._is_notified:
                 self._try()
-                return
-            call.request.on_gone = self.end
-            if call.request.gone:
-                self.end()
             return
         self._finish()
         if call.request.gone:
@@ -509,7 +507,6 @@ class ValuePoll:
         if self._is_working:
             self._is_notified = True
         else:
-            self._call.request.on_gone = None
             self._try()
 
     def end(self) -> None:

@@ -92,7 +92,10 @@ class OpenQServer:
         return queue
 
     def reset(self) -> None:
-        """Remove all queues, messages, exchanges, bindings, policies and users. Connections stay open."""
+        """Remove all queues, messages, key-values, exchanges, bindings, policies and users.
+
+        Connections stay open.
+        """
         for queue in self._queues:
             queue.close()
         self._queues.clear()
@@ -112,6 +115,9 @@ class OpenQServer:
         for name in broker.queues():
             with suppress(OpenQError):  # deleted with another one
                 broker.delete(name)
+        for bucket in broker.kv.buckets():
+            while page := broker.kv.list(bucket.name):
+                broker.kv.delete_many(bucket.name, [entry.key for entry in page])
         for policy in server.topology.policies.all():
             server.topology.policies.clear(policy.vhost, policy.name)
         for user in server.store.users():
