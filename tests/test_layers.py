@@ -9,7 +9,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,6 +180,44 @@ def test_redis_knows_no_disk() -> None:
     ]
 
     assert [name for name in found if name.startswith(("openq.journal", "openq.local.broker"))] == []
+
+
+def imported_by(parts: Sequence[str], without: Collection[str] = ()) -> list[str]:
+    """What the files of these parts import, as `module imports name`."""
+    return [
+        f"{module} imports {name}"
+        for part in parts
+        for path in sorted((SOURCE / part).rglob("*.py"))
+        if (module := module_name(path, SOURCE)) not in without
+        for _, name in imports(path.read_text(), module, path.name == "__init__.py")
+    ]
+
+
+def test_no_protocol_and_no_server_file_knows_a_store() -> None:
+    """They know the roles of a broker; `server.app` alone opens one."""
+    stores = ("openq.journal", "openq.local", "openq.redis")
+    found = imported_by(["server", "sqs", "amqp", "rest"], without={"openq.server.app"})
+
+    assert [line for line in found if line.split(" imports ")[1].startswith(stores)] == []
+
+
+def test_no_protocol_and_no_server_file_asks_which_store_it_has() -> None:
+    """A role or a capability (`storage.waits`) says what differs; the name is only shown."""
+    asked = re.compile(r"storage\.name\s*(==|!=|in\b)|\.journal\b|isinstance\([^)]*(LocalBroker|RedisBroker)")
+    wrong = [
+        f"{module_name(path, SOURCE)}: {found[0]}"
+        for part in ("server", "sqs", "amqp", "rest")
+        for path in sorted((SOURCE / part).rglob("*.py"))
+        for found in asked.finditer(path.read_text())
+    ]
+
+    assert wrong == []
+
+
+def test_the_journal_knows_the_engine_in_one_place() -> None:
+    found = imported_by(["journal"], without={"openq.journal.content"})
+
+    assert [line for line in found if " imports openq.engine" in line] == []
 
 
 # The data pipeline meets the rest of OpenQ at few places (docs/ARCHITECTURE.md, "The data pipeline").

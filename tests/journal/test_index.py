@@ -186,12 +186,12 @@ def test_a_damaged_segment_gets_no_index(tmp_path: Path) -> None:
 
 def test_the_engines_own_records_are_indexed_by_default(tmp_path: Path) -> None:
     from openq.engine.records import index_rows
-    from openq.journal.index import engine_rows
+    from openq.journal import content
 
     # Whatever the engine's function says about a record is what the index holds.
     record = bytes([99]) + bytes(60)
     outcomes = []
-    for function in (index_rows, engine_rows):
+    for function in (index_rows, content.index_rows):
         try:
             outcomes.append(function(record, 64))
         except Exception as error:

@@ -24,7 +24,7 @@ from openq.history.local import LocalHistory
 from openq.history.selection import Selection
 from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
-from openq.rest import history_tables
+from openq.rest import history_readers
 from tests.history.archives import archive_sealed
 from tests.rest.helpers import Answer, Client
 from tests.serving import served
@@ -374,10 +374,10 @@ class _Slow:
 
 
 def test_while_too_much_is_unsent_nobody_is_answered_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_tables, "MAX_UNSENT", 100)
+    monkeypatch.setattr(history_readers, "MAX_UNSENT", 100)
     later: list[Any] = []
     context: Any = SimpleNamespace(loop=SimpleNamespace(call_later=lambda seconds, work: later.append(work)))
-    readers = history_tables._ReaderPool(context)
+    readers = history_readers.ReaderPool(context)
     started: list[Any] = []
     readers._idle.append(SimpleNamespace(start=started.append))  # type: ignore[arg-type]
     slow = _Slow()

@@ -24,6 +24,7 @@ from openq.errors import (
 )
 from openq.journal import clean_shutdown
 from openq.journal.bounds import BoundsFile
+from openq.journal.content import index_rows
 from openq.journal.disk import NO_SPACE, DiskIo, close_quietly, write_all
 from openq.journal.format import (
     BLOCK_BYTES,
@@ -35,7 +36,7 @@ from openq.journal.format import (
     offset_of,
     segment_of,
 )
-from openq.journal.index import RowsOf, SegmentIndex, engine_rows, index_path
+from openq.journal.index import RowsOf, SegmentIndex, index_path
 from openq.journal.index import build as build_index
 from openq.journal.index import load as load_index
 from openq.journal.index import save as save_index
@@ -130,7 +131,7 @@ class Journal(GroupCommitWriter):
         self._folder_lock = folder_lock
         self._on_damage: Callable[[JournalDamaged], None] | None = None
         self._unreported_damage: list[JournalDamaged] = []  # found before a callback was registered
-        self._rows_of = rows_of or engine_rows
+        self._rows_of = rows_of or index_rows
         self._reader = RecordReader(io, salt, self._path_of)
         self._dropping = Lock()
         self._ending = Lock()

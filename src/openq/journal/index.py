@@ -19,7 +19,7 @@ from openq.journal.scan import SUFFIX, Block
 
 log = logging.getLogger("openq.journal")
 
-# Packed rows (see `_ROW`) for a record whose frame is at an offset: `openq.engine.records.index_rows`.
+# Packed rows (see `_ROW`) for a record whose frame is at an offset, as `content.index_rows` makes them.
 RowsOf = Callable[[bytes, int], bytes]
 
 MAGIC = b"OQIX"
@@ -74,13 +74,6 @@ class SegmentIndex:
 
 def index_path(segment_path: str) -> str:
     return segment_path.removesuffix(SUFFIX) + ".idx"
-
-
-def engine_rows(record: bytes, offset: int) -> bytes:
-    # Imported late: code that only copies or checks files needs no engine.
-    from openq.engine.records import index_rows
-
-    return index_rows(record, offset)
 
 
 def build(blocks: Iterable[Block], rows_of: RowsOf, pause: Callable[[], None] | None = None) -> SegmentIndex:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from openq.journal import index, scan
+from openq.journal.content import PUBLISHING, assigned_seqs, live_locations, oldest_needed_segment
 from openq.journal.disk import DiskIo
 from openq.journal.format import frames, make_location
 from openq.journal.inspect import (
@@ -90,8 +91,6 @@ def messages_text(messages: int | None, waiting: int | None) -> str:
 
 def waiting_in(io: DiskIo, path: str, start_location: int, end_location: int) -> int | None:
     """The number of messages between two locations that were not settled in the newest intact snapshot."""
-    from openq.engine.snapshot import live_locations
-
     newest = stream_newest(os.path.join(path, "snapshots"), io)
     if newest is None or newest[0] <= start_location:
         return None
@@ -114,31 +113,26 @@ def oldest_live(io: DiskIo, path: str, inspection: JournalInspection) -> int | N
     first = inspection.numbers[0]
     if newest is None or newest[0] >> 32 < first:
         return None
-    from openq.engine.engine import Engine
-    from openq.engine.records import decode
-    from openq.engine.replay import apply
-    from openq.engine.snapshot import decode as load_snapshot
-    from openq.engine.snapshot import live_locations, oldest_segment
-
     try:
         chunks = list(newest[1])
         if min(live_locations(chunks), default=first << 32) >> 32 >= first:
             return None
         # A message may have been copied to the end, or settled, after the snapshot.
-        engine = Engine("")  # the prefix comes from the snapshot
-        load_snapshot(chunks, engine)
-        for event in inspection.walk():
-            if isinstance(event, FoundBlock) and event.block.count:
-                block = event.block
-                base = make_location(event.segment, block.base)
-                for location, record in frames(block.data, block.pos, block.end, base):
-                    if location >= newest[0]:
-                        apply(engine, decode(record), location)
-        oldest = oldest_segment(engine)
+        oldest = oldest_needed_segment(chunks, _records_from(newest[0], inspection))
     except Exception as error:  # of another version or owner: then nothing is known
         log.debug("a snapshot tells nothing of what is lost: %r", error)
         return None
     return oldest if 0 < oldest < first else None
+
+
+def _records_from(start_location: int, inspection: JournalInspection) -> Iterator[tuple[int, bytes]]:
+    for event in inspection.walk():
+        if isinstance(event, FoundBlock) and event.block.count:
+            block = event.block
+            base = make_location(event.segment, block.base)
+            for location, record in frames(block.data, block.pos, block.end, base):
+                if location >= start_location:
+                    yield location, record
 
 
 def _extent(damage: JournalDamage) -> tuple[int, int]:
@@ -159,16 +153,13 @@ def _by_sidecar(io: DiskIo, directory: str, damage: JournalDamage, otherwise: in
 
 
 def _published(io: DiskIo, directory: str, number: int, start: int, end: int) -> int | None:
-    from openq.engine.records import PUBLISH, ROUTE, RUN
-
     try:
         rows = index.load(index.index_path(segment_path(directory, number)), io)
     except (OSError, ValueError):
         return None
     kinds, offsets = rows.kinds.tolist(), rows.offsets.tolist()
     return sum(
-        kind in (PUBLISH, RUN, ROUTE) and start <= offset < end
-        for kind, offset in zip(kinds, offsets, strict=True)
+        kind in PUBLISHING and start <= offset < end for kind, offset in zip(kinds, offsets, strict=True)
     )
 
 
@@ -179,8 +170,6 @@ def _key(damage: JournalDamage) -> tuple[str, int, int]:
 def _by_gap(events: Iterable[object]) -> dict[tuple[str, int, int], int]:
     """Counts from the sequence numbers on both sides. Damages in a row share one gap, counted for the first
     of them."""
-    from openq.engine.records import assigned_seqs
-
     found: dict[tuple[str, int, int], int] = {}
     following: int | None = 1  # the next sequence; None: unknown
     open_gap: list[JournalDamage] = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from openq.errors import JournalDamaged
 from openq.journal import index, losses, snapshots
+from openq.journal.content import index_rows
 from openq.journal.disk import DiskIo, make_file, read_all, write_all
 from openq.journal.format import (
     BLOCK_BYTES,
@@ -148,7 +149,7 @@ def repair(
             repairer.repair_damage(damage)
         repairer.set_snapshots_aside(everything=bool(report.damages))
         report.quarantined = repairer.quarantined
-        _rebuild_sidecars(io, _directory(path), rows_of or index.engine_rows)
+        _rebuild_sidecars(io, _directory(path), rows_of or index_rows)
         after = check(path, io)
         if not after.ok:
             left = after.damages[0]

@@ -39,6 +39,7 @@ from ..model import Delivery, DeliveryOptions, Draft, Entry, Properties, QueueSe
 from .commits import CommitNotifier, MemorySession
 from .core import BrokerCore
 from .exchanges import LocalExchanges
+from .history_source import history_source
 from .housekeeping import Housekeeper
 from .importer import MessageImporter
 from .inspector import Inspector
@@ -107,6 +108,7 @@ class LocalBroker:
         self.admin = MessageAdmin(core, self.inspect)
         self.exchanges = LocalExchanges(core)
         self.importer = MessageImporter(core)
+        self.history = history_source(journal)
         core.engine.key_values.max_bytes = max_kv_bytes
         self.kv = LocalKeyValues(core)
         data_path, io = (None, None) if journal is None else (journal.path, journal.io)

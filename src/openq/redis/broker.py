@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..broker.history_source import HistorySource
 from ..broker.interface import Listener, LoopSession, Storage
 from ..clock import Clock
 from .admin import MessageAdmin
@@ -27,6 +28,7 @@ from .consume import Receiver
 from .cursors import HoldState, RedisCursors
 from .event_log import EventLog
 from .exchanges import ExchangeAdmin
+from .history_source import StreamTables
 from .inspection import Inspector
 from .key_values import RedisKeyValues
 from .loop_session import GreenletSession
@@ -42,8 +44,6 @@ from .waiters import WaiterService, WaiterServiceRef
 
 
 class RedisBroker:
-    journal = None
-
     def __init__(
         self,
         url: str,
@@ -97,6 +97,7 @@ class RedisBroker:
         self.cursors = RedisCursors(store, servers, self._holds)
         self.subscriptions = RedisSubscriptions(store, receiver, inspector)
         self.staging = RedisStaging(store, queues, publisher)
+        self.history = HistorySource(files=None, tables=StreamTables(store))
 
         # Queues.
         self.declare = queues.declare

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from ..auth.guard import Principal
 from ..auth.policy import POLICY_NOTE, SQS_ACTION_OF
-from ..errors import NotOnThisStore, OpenQError
-from ..journal.file_journal import Journal
+from ..errors import OpenQError
 from ..model import check_name
 from ..names import DEFAULT_ACCOUNT, arn_of, qualified_name, split_name, split_namespace
 from ..server.condition_keys import request_condition_keys
@@ -197,17 +196,6 @@ class RestCall:
             return result
 
         self.work(safely, self.answer)
-
-
-def journal_of(call: RestCall) -> Journal | None:
-    """The files of the history; None where messages are in memory only. Raises NotOnThisStore."""
-    broker = call.broker
-    if broker.storage.name == "redis":
-        raise NotOnThisStore(
-            "files of the journal",
-            "read GET /api/v1/history/messages, or move the queues with `openq migrate` to a data directory",
-        )
-    return broker.journal
 
 
 def answer_problem(request: HttpRequest, error: BaseException, account: str = DEFAULT_ACCOUNT) -> None:

@@ -6,18 +6,14 @@ A parallel reader lists the segments and gives one to each worker, which reads e
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 from msgspec import UNSET
 
 from ..broker.history import HistoryRange
 from ..broker.history import PastMessage as Past
-from ..errors import HistoryUnavailable
-from ..journal.file_journal import Journal
-from ..journal.format import BLOCK_BYTES, offset_of, segment_of
-from ..journal.segments import SegmentInfo
-from .call import RestCall, journal_of
+from ..broker.history_source import HistoryFiles, SegmentFile
+from ..errors import HistoryUnavailable, NotOnThisStore
+from .call import RestCall
 from .formats import JSON
 from .paging import MAX_ANSWER_BYTES, page
 from .payloads import form_of, show_json, show_msgpack
@@ -32,11 +28,14 @@ _LINES = b"application/x-ndjson"
 MAX_PIECE = 16 << 20
 
 
-def _durable_bytes(journal: Journal, segment: SegmentInfo, durable_location: int) -> int:
-    """The durable bytes of a segment; later ones may still be lost."""
-    if segment_of(durable_location) == segment.number:
-        return min(segment.bytes, offset_of(durable_location) - BLOCK_BYTES)
-    return segment.bytes if segment_of(durable_location) > segment.number else 0
+def _files(call: RestCall) -> HistoryFiles:
+    files = call.broker.history.files
+    if files is None:
+        raise NotOnThisStore(
+            "files of the journal",
+            "read GET /api/v1/history/messages, or move the queues with `openq migrate` to a data directory",
+        )
+    return files
 
 
 @route(
@@ -48,32 +47,25 @@ def _durable_bytes(journal: Journal, segment: SegmentInfo, durable_location: int
     reply=SegmentList,
 )
 def list_segments(call: RestCall) -> None:
-    journal = journal_of(call)
-    if journal is None:
-        call.answer(SegmentList(segments=[]))
-        return
-    durable_location = journal.durable_location
     views = [
         SegmentView(
             number=each.number,
-            bytes=_durable_bytes(journal, each, durable_location),
+            bytes=each.bytes,
             first=iso_or_none(each.first_ms),
             last=iso_or_none(each.last_ms),
             sealed=each.sealed,
         )
-        for each in journal.segments()
-        if each.number <= segment_of(durable_location)
+        for each in _files(call).segments()
     ]
     call.answer(SegmentList(segments=views))
 
 
-def _segment(call: RestCall) -> tuple[Journal, SegmentInfo]:
-    journal = journal_of(call)
+def _segment(call: RestCall) -> SegmentFile:
     text = call.args[0]
-    if journal is not None and text.isascii() and text.isdigit() and len(text) < 20:
-        for each in journal.segments():
+    if text.isascii() and text.isdigit() and len(text) < 20:
+        for each in _files(call).segments():
             if each.number == int(text):
-                return journal, each
+                return each
     raise HistoryUnavailable(f"segment {text[:40]} of the journal does not exist, or no longer")
 
 
@@ -87,8 +79,8 @@ def _segment(call: RestCall) -> tuple[Journal, SegmentInfo]:
     media=("application/octet-stream",),
 )
 def read_segment(call: RestCall) -> None:
-    journal, segment = _segment(call)
-    total = _durable_bytes(journal, segment, journal.durable_location)
+    files, segment = _files(call), _segment(call)
+    total = segment.bytes
     asked = call.request.header(b"range")
     start, end = 0, total
     if asked is not None:
@@ -97,27 +89,13 @@ def read_segment(call: RestCall) -> None:
         raise Problem("invalid", f"{total} bytes; use Range, at most {MAX_PIECE} at a time")
     end = min(end, start + MAX_PIECE)
 
-    def work() -> bytes:
-        try:
-            handle = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise HistoryUnavailable(f"segment {segment.number} no longer exists") from None
-        try:
-            data = os.pread(handle, end - start, start)
-        finally:
-            os.close(handle)
-        # The file of a freed segment may have been recycled for another segment meanwhile.
-        if all(each.number != segment.number for each in journal.segments()) or len(data) != end - start:
-            raise HistoryUnavailable(f"segment {segment.number} no longer exists")
-        return data
-
     def then(data: bytes) -> None:
         headers = b"Accept-Ranges: bytes\r\n"
         if asked is not None:
             headers += b"Content-Range: bytes %d-%d/%d\r\n" % (start, end - 1, total)
         call.request.answer(200 if asked is None else 206, data, _OCTETS, headers)
 
-    call.work(work, then)
+    call.work(lambda: files.read(segment.number, start, end), then)
 
 
 def _range(asked: bytes, total: int) -> tuple[int, int]:
@@ -150,10 +128,8 @@ def _range(asked: bytes, total: int) -> tuple[int, int]:
 def read_index(call: RestCall) -> None:
     """Rows of 32 bytes, little-endian: sequence u64, time in ms u64, queue u32, offset u32, length u32,
     kind u8, flags u8, two bytes of padding."""
-    journal, segment = _segment(call)
-    call.work(
-        lambda: journal.index(segment.number).rows, lambda rows: call.request.answer(200, rows, _OCTETS)
-    )
+    files, segment = _files(call), _segment(call)
+    call.work(lambda: files.index(segment.number), lambda rows: call.request.answer(200, rows, _OCTETS))
 
 
 @route(

@@ -1,74 +1,42 @@
 """History as tables: snapshots, rows as Arrow streams, and the end of the history.
 
-Rows are decoded in worker processes (`openq.history.worker`): numpy and Arrow are never loaded here, and the
-loop only passes bytes on. At most two workers run at once; other requests wait.
+Rows are decoded in worker processes (`history_readers.py`): numpy and Arrow are never loaded here, and the
+loop only passes bytes on.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
-import subprocess
-import sys
-from asyncio import TimerHandle
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from ..errors import Closed, OpenQError, hide_paths
-from ..history.worker import MAX_FRAME, PACKAGES_MISSING, frame
-from ..journal.file_journal import Journal
-from ..server.context import ServerContext, TooManySearches
-from ..server.http import HttpRequest
-from .call import RestCall, journal_of
+from ..broker.history_source import HistoryTables
+from ..errors import OpenQError
+from ..server.context import ServerContext
+from .call import RestCall
+from .history_readers import reader_pool
 from .problems import Problem
 from .routes import route
 from .schemas import EndQuery, HistoryEnd, HistorySnapshot, RowsQuery, SnapshotQuery
 from .values import iso
 
-log = logging.getLogger("openq.history")
-
 ARROW = b"application/vnd.apache.arrow.stream"
-MAX_WORKERS = 2
-MAX_WAITING = 256
-IDLE_S = 60.0
-TASK_S = 300.0  # maximum time of a task
-ABANDON_S = 1.0  # how long a worker may continue after its client disconnected
 MAX_PIECE = 32 << 20
-MAX_UNSENT = 256 << 20  # of unread replies; above it no more replies are made
-RETRY_S = 0.05
-TICK_S = 0.01
-_READ = 256 << 10
-
-Then = Callable[[bytes], None]
+_REST = 4  # polls of the end are at least this multiple of the duration of the last poll apart
 
 
-def _journal(call: RestCall) -> Journal:
-    journal = journal_of(call)
-    if journal is None:
+def _tables(call: RestCall) -> HistoryTables:
+    tables = call.broker.history.tables
+    if tables is None:
         raise Problem("no_history", "this server keeps nothing on disk: there is no history")
-    return journal
+    return tables
 
 
-def _task(call: RestCall, journal: Journal, do: str, **more: Any) -> dict[str, Any]:
-    archive = call.context.config.archive or os.path.join(journal.path, "archive")
-    return {
-        "do": do,
-        "data": journal.path,
-        "archive": os.path.abspath(archive),
-        "end": journal.durable_location,
-        "selection": _object(call.query.selection, "selection"),
-        **more,
-    }
-
-
-def _is_on_redis(context: ServerContext) -> bool:
-    return context.broker.storage.name == "redis"
+def _task(call: RestCall, do: str, **more: Any) -> dict[str, Any]:
+    task = _tables(call).task(call.context.config.archive)
+    return {"do": do, **task, "selection": _object(call.query.selection, "selection"), **more}
 
 
 def _object(text: str, what: str) -> Any:
@@ -76,6 +44,15 @@ def _object(text: str, what: str) -> Any:
         return msgspec.json.decode(text) if text else {}
     except (msgspec.DecodeError, RecursionError):
         raise Problem("invalid", f"{what} must be a JSON object") from None
+
+
+def _with_end(call: RestCall, then: Callable[[int], None], settle: bool) -> None:
+    """`then` gets the end of the history, on the loop."""
+    tables = _tables(call)
+    if call.broker.storage.waits:
+        call.work(lambda: tables.end(settle), then)
+    else:
+        then(tables.end(settle))
 
 
 @route(
@@ -89,22 +66,19 @@ def _object(text: str, what: str) -> Any:
     query=SnapshotQuery,
 )
 def show_snapshot(call: RestCall) -> None:
-    if _is_on_redis(call.context):
-        from . import history_streams
-
-        history_streams.show_snapshot(call)
-        return
-    journal, query = _journal(call), call.query
+    query = call.query
     limit = MAX_PIECE if query.max_bytes is None else min(query.max_bytes, MAX_PIECE)
-    task = _task(call, journal, "snapshot", as_of=query.as_of, max_bytes=limit)
+    task = _task(call, "snapshot", as_of=query.as_of, max_bytes=limit)
 
     def plan(error: OpenQError | None) -> None:
         if error is not None:
             call.fail(error)
-            return
-        # Everything answered so far is included.
-        task["end"] = journal.durable_location
-        _reader_pool(call.context).submit(call, task, answer)
+        else:
+            _with_end(call, submit, settle=True)  # everything answered so far is included
+
+    def submit(end: int) -> None:
+        task["end"] = end
+        reader_pool(call.context).submit(call, task, answer)
 
     def answer(data: bytes) -> None:
         call.request.answer(200, data, b"application/json")
@@ -123,15 +97,10 @@ def show_snapshot(call: RestCall) -> None:
     media=("application/vnd.apache.arrow.stream",),
 )
 def read_rows(call: RestCall) -> None:
-    if _is_on_redis(call.context):
-        from . import history_streams
-
-        history_streams.read_rows(call)
-        return
-    journal, query = _journal(call), call.query
+    query = call.query
     piece = _object(query.piece, "piece")
-    task = _task(call, journal, "rows", piece=piece, compression=query.compression)
-    _reader_pool(call.context).submit(call, task, lambda data: call.request.answer(200, data, ARROW))
+    task = _task(call, "rows", piece=piece, compression=query.compression)
+    reader_pool(call.context).submit(call, task, lambda data: call.request.answer(200, data, ARROW))
 
 
 # -- the end of the history
@@ -147,51 +116,57 @@ def read_rows(call: RestCall) -> None:
     query=EndQuery,
 )
 def show_end(call: RestCall) -> None:
-    if _is_on_redis(call.context):
-        from . import history_streams
+    after, wait_s = call.query.after, call.query.wait
 
-        history_streams.show_end(call)
-        return
-    journal, query = _journal(call), call.query
-    if query.after is None or journal.durable_location > query.after or not query.wait:
-        _answer_end(call, journal)
-    else:
-        _JournalEndPoll(call, journal, query.after).start(query.wait)
+    def found(end: int) -> None:
+        if after is None or end > after or not wait_s:
+            _answer_end(call, end)
+        else:
+            _EndPoll(call, _tables(call), after, end).start(wait_s)
 
-
-def _answer_end(call: RestCall, journal: Journal) -> None:
-    call.answer(HistoryEnd(position=journal.durable_location, time=iso(call.context.now_ms())))
+    _with_end(call, found, settle=not wait_s)
 
 
-class _JournalEndPoll:
-    """One request that waits for new history; one timer serves all of them."""
+def _answer_end(call: RestCall, end: int) -> None:
+    call.answer(HistoryEnd(position=end, time=iso(call.context.now_ms())))
 
-    __slots__ = ("_after", "_call", "_end_s", "_journal")
 
-    def __init__(self, call: RestCall, journal: Journal, after: int) -> None:
+class _EndPoll:
+    """One request that waits for new history; one poll of the store serves all of them."""
+
+    __slots__ = ("_after", "_call", "_seen", "_tables", "_until_s")
+
+    def __init__(self, call: RestCall, tables: HistoryTables, after: int, end: int) -> None:
         self._call = call
-        self._journal = journal
+        self._tables = tables
         self._after = after
-        self._end_s = 0.0
+        self._seen = end
+        self._until_s = 0.0
 
     def start(self, wait_s: float) -> None:
         context = self._call.context
-        self._end_s = context.loop.time() + wait_s
+        self._until_s = context.loop.time() + wait_s
         context.long_polls.add(self)
         self._call.request.on_gone = self._leave
         waiting = _end_polls.setdefault(context, set())
         waiting.add(self)
         if len(waiting) == 1:
-            context.loop.call_later(TICK_S, _tick, context)
+            context.loop.call_later(self._tables.poll_s, _poll_end, context, self._tables)
 
-    def is_due(self, now_s: float) -> bool:
-        journal = self._journal
-        return journal.durable_location > self._after or journal.error is not None or now_s >= self._end_s
+    def see(self, end: int, now_s: float) -> None:
+        self._seen = end
+        if end > self._after or self._tables.is_over or now_s >= self._until_s:
+            self.end()
+
+    def fail(self, error: BaseException) -> None:
+        self._leave()
+        if not self._call.request.gone:
+            self._call.request.later(self._call.fail, error)
 
     def end(self) -> None:
         self._leave()
         if not self._call.request.gone:
-            self._call.request.later(_answer_end, self._call, self._journal)
+            self._call.request.later(_answer_end, self._call, self._seen)
 
     def _leave(self) -> None:
         context = self._call.context
@@ -200,356 +175,26 @@ class _JournalEndPoll:
         self._call.request.on_gone = None
 
 
-_end_polls: WeakKeyDictionary[ServerContext, set[_JournalEndPoll]] = WeakKeyDictionary()
+_end_polls: WeakKeyDictionary[ServerContext, set[_EndPoll]] = WeakKeyDictionary()
 
 
-def _tick(context: ServerContext) -> None:
-    waiting = _end_polls[context]
-    now_s = context.loop.time()
-    for poll in [each for each in waiting if each.is_due(now_s)]:
-        poll.end()
-    if waiting:
-        context.loop.call_later(TICK_S, _tick, context)
+def _poll_end(context: ServerContext, tables: HistoryTables) -> None:
+    started_s = context.loop.time()
 
-
-# -- the worker processes
-
-
-class _ReadJob:
-    """A task and the request that waits for it."""
-
-    __slots__ = ("call", "is_over", "task", "then", "tries")
-
-    def __init__(self, call: RestCall, task: dict[str, Any], then: Then) -> None:
-        self.call = call
-        self.task = task
-        self.then = then
-        self.tries = 0
-        self.is_over = False  # the client disconnected
-
-    def fail(self, error: Exception) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self.call.request.on_gone = None
-            self.call.request.later(self.call.fail, error)
-
-    def allowed(self, names: list[str]) -> list[str]:
-        """The queues, by qualified name, whose messages the caller may peek."""
-        return [name for name in names if self.call.may_peek(name)]
-
-
-class _ReaderProcess:
-    """A worker process and the socket to it. Everything runs on the loop without blocking."""
-
-    def __init__(self, readers: _ReaderPool) -> None:
-        self._readers = readers
-        self._loop = readers.context.loop
-        ours, theirs = socket.socketpair()
-        self._end: socket.socket | None = ours
-        with theirs:
-            ours.setblocking(False)
-            self._process = subprocess.Popen(
-                # No imports from the working directory, and no secrets in the environment.
-                [sys.executable, "-P", "-m", _program(readers.context), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")},
-                start_new_session=True,
-            )
-        self._in = bytearray()
-        self._out = bytearray()
-        self._handle: int | None = None
-        self._timer: TimerHandle | None = None
-        self.job: _ReadJob | None = None
-        self._loop.add_reader(ours.fileno(), self._readable)
-
-    def start(self, job: _ReadJob) -> None:
-        self.job = job
-        job.tries += 1
-        self._wait(TASK_S, self._too_long)
-        self._send(job.task)
-
-    def abandon(self) -> None:
-        """The client disconnected: the task ends soon, or is killed."""
-        self._wait(ABANDON_S, self._kill)
-
-    def _kill(self) -> None:
-        self._process.kill()
-        self.close()
-
-    def rest(self, idle_s: float) -> None:
-        self._wait(idle_s, self.close)
-
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, then)
-
-    def _send(self, value: Any) -> None:
-        waiting = bool(self._out)
-        self._out += frame(value)
-        if not waiting:
-            self._writable()
-
-    def _writable(self) -> None:
-        if self._end is None:
-            return
-        try:
-            while self._out:
-                sent = self._end.send(self._out)
-                del self._out[:sent]
-        except BlockingIOError:
-            self._loop.add_writer(self._end.fileno(), self._writable)
-            return
-        except OSError:
-            self.close()
-            return
-        self._loop.remove_writer(self._end.fileno())
-
-    def _readable(self) -> None:
-        if self._end is None:
-            return
-        try:
-            data, handles, _, _ = socket.recv_fds(self._end, _READ, 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            data, handles = b"", []
-        for handle in handles:
-            self._handle = handle
-        if not data:
-            self.close()
-            return
-        self._in += data
-        while len(self._in) >= 4:
-            size = int.from_bytes(self._in[:4], "little")
-            if size > MAX_FRAME:
-                self.close()
-                return
-            if len(self._in) < 4 + size:
-                return
-            said = bytes(self._in[4 : 4 + size])
-            del self._in[: 4 + size]
-            self._handle_message(msgspec.json.decode(said))
-
-    def _handle_message(self, said: dict[str, Any]) -> None:
-        job = self.job
-        if job is None:
-            self.close()
-            return
-        if "ask" in said:
-            # A disconnected client may see no queue, which ends its task quickly.
-            self._send({"allowed": [] if job.is_over else job.allowed(said["ask"])})
-            return
-        self.job = None
-        handle, self._handle = self._handle, None
-        if "failed" in said:
-            job.fail(_problem(said["failed"], said["detail"]))
-        elif handle is not None:
-            self._readers.fetch(job, handle, said["done"])
-        self._readers.next_for(self)
-
-    def _too_long(self) -> None:
-        log.error("reading history took more than %d s; process %d is ended", TASK_S, self._process.pid)
-        if self.job is not None:
-            self.job.tries = _TRIES
-        self._kill()
-
-    def close(self) -> None:
-        """Close the socket; the process ends then."""
-        if self._end is None:
-            return
-        end, self._end = self._end, None
-        self._loop.remove_reader(end.fileno())
-        self._loop.remove_writer(end.fileno())
-        end.close()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._handle is not None:
-            os.close(self._handle)
-        job, self.job = self.job, None
-        self._readers.left(self, job)
-        process = self._process
-
-        def bury() -> None:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-        with suppress(RuntimeError):  # the context is closed: the system does it
-            self._readers.context.run(bury, lambda result, error: None)
-
-
-_TRIES = 2
-
-
-def _program(context: ServerContext) -> str:
-    return "openq.redis.history_worker" if _is_on_redis(context) else "openq.history.worker"
-
-
-class _ReaderPool:
-    """The workers of a server, and the tasks that wait for them."""
-
-    def __init__(self, context: ServerContext) -> None:
-        self.context = context
-        self._workers: set[_ReaderProcess] = set()
-        self._idle: list[_ReaderProcess] = []
-        self._waiting: deque[_ReadJob] = deque()
-        self._ending = False
-        self._fetched = 0  # bytes of replies that are read from workers
-        self._answered: set[HttpRequest] = set()  # requests whose replies may be unread
-        self._looking = False
-
-    def submit(self, call: RestCall, task: dict[str, Any], then: Then) -> None:
-        if self._ending:
-            raise Closed()
-        if len(self._waiting) >= MAX_WAITING:
-            raise TooManySearches()
-        job = _ReadJob(call, task, then)
-
-        def gone() -> None:
-            job.is_over = True
-            with suppress(ValueError):
-                self._waiting.remove(job)
-            for worker in self._workers:
-                if worker.job is job:
-                    worker.abandon()
-
-        call.request.on_gone = gone
-        self.context.long_polls.add(self)
-        self._waiting.append(job)
-        self._start()
-
-    def unsent(self) -> int:
-        """Bytes of replies in memory."""
-        sizes = {request: request.unsent for request in self._answered}
-        self._answered = {request for request, size in sizes.items() if size}
-        return self._fetched + sum(sizes.values())
-
-    def hold(self, request: HttpRequest) -> None:
-        """Count a large reply until it is sent."""
-        self._answered.add(request)
-
-    def _has_capacity(self) -> bool:
-        if self.unsent() < MAX_UNSENT:
-            return True
-        if not self._looking:
-            self._looking = True
-            self.context.loop.call_later(RETRY_S, self._retry_later)
-        return False
-
-    def _retry_later(self) -> None:
-        self._looking = False
-        if not self._ending:
-            self._start()
-
-    def _start(self) -> None:
-        while self._waiting and (self._idle or len(self._workers) < MAX_WORKERS) and self._has_capacity():
-            if self._idle:
-                worker = self._idle.pop()
+    def seen(end: int | None, error: BaseException | None) -> None:
+        waiting = _end_polls[context]
+        for poll in list(waiting):
+            if error is not None or end is None:
+                poll.fail(error or OpenQError("the end of the history is unknown"))
             else:
-                try:
-                    worker = _ReaderProcess(self)
-                except OSError as error:
-                    log.error("no process to read history with: %s", error)
-                    self._waiting.popleft().fail(_problem("internal_error", "no process could be started"))
-                    continue
-                self._workers.add(worker)
-            worker.start(self._waiting.popleft())
+                poll.see(end, context.loop.time())
+        if waiting:
+            took_s = context.loop.time() - started_s
+            context.loop.call_later(max(tables.poll_s, _REST * took_s), _poll_end, context, tables)
 
-    def next_for(self, worker: _ReaderProcess) -> None:
-        if self._ending:
-            worker.close()
-        elif self._waiting and self._has_capacity():
-            worker.start(self._waiting.popleft())
-        else:
-            self._idle.append(worker)
-            worker.rest(IDLE_S)
-
-    def left(self, worker: _ReaderProcess, job: _ReadJob | None) -> None:
-        """A worker ended; its task is repeated by another one."""
-        self._workers.discard(worker)
-        if worker in self._idle:
-            self._idle.remove(worker)
-        if job is not None and not job.is_over:
-            if job.tries < _TRIES and not self._ending:
-                self._waiting.appendleft(job)
-            else:
-                log.error("a process that reads history ended in the middle")
-                job.fail(_problem("internal_error", "the process that reads history ended in the middle"))
-        if not self._ending:
-            self._start()
-
-    def fetch(self, job: _ReadJob, handle: int, size: int) -> None:
-        """The reply is in a file; reading it into memory is a copy, which runs off the loop."""
-
-        def read() -> bytes:
-            try:
-                data = os.pread(handle, size, 0)
-                while len(data) < size:  # more than one read returns
-                    more = os.pread(handle, size - len(data), len(data))
-                    if not more:
-                        raise OSError("an answer ends early")
-                    data += more
-                return data
-            finally:
-                os.close(handle)
-
-        def done(data: bytes | None, error: BaseException | None) -> None:
-            self._fetched -= size
-            if job.is_over:
-                return
-            if data is None:
-                job.fail(_problem("internal_error", str(error)))
-                return
-            job.is_over = True
-            job.call.request.on_gone = None
-            job.call.request.later(job.then, data)
-            self.hold(job.call.request)
-
-        if job.is_over:
-            os.close(handle)
-        else:
-            self._fetched += size
-            self.context.run(read, done)
-
-    def end(self) -> None:
-        """The server stops: waiting tasks fail, running ones are finished."""
-        self._ending = True
-        while self._waiting:
-            self._waiting.popleft().fail(Closed())
-        for worker in list(self._idle):
-            worker.close()
-
-
-def _problem(code: str, detail: str) -> Problem:
-    if code == PACKAGES_MISSING:
-        log.error("history cannot be read as columns: %s", detail)
-        detail = "this server cannot read its history as columns: pyarrow is not installed there"
-    if code == "internal_error":
-        log.error("reading history failed: %s", detail)
-        detail = ""
-    return Problem(code, hide_paths(detail))
-
-
-def require_reply_capacity(context: ServerContext) -> None:
-    """Large replies that are made elsewhere count as well. Raises TooManySearches."""
-    if _reader_pool(context).unsent() >= MAX_UNSENT:
-        raise TooManySearches()
-
-
-def count_unsent(context: ServerContext, request: HttpRequest) -> None:
-    _reader_pool(context).hold(request)
-
-
-_reader_pools: WeakKeyDictionary[ServerContext, _ReaderPool] = WeakKeyDictionary()
-
-
-def _reader_pool(context: ServerContext) -> _ReaderPool:
-    readers = _reader_pools.get(context)
-    if readers is None:
-        readers = _reader_pools[context] = _ReaderPool(context)
-    return readers
+    if not _end_polls[context]:
+        return
+    if context.broker.storage.waits:
+        context.run(tables.end, seen)
+    else:
+        seen(tables.end(), None)

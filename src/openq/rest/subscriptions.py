@@ -17,7 +17,7 @@ from ..model import Delivery
 from ..names import DEFAULT_ACCOUNT
 from ..packed import CONTENT_TYPE, pack
 from .call import RestCall
-from .history_tables import count_unsent, require_reply_capacity
+from .history_readers import count_unsent, require_reply_capacity
 from .problems import Problem
 from .routes import route
 from .schemas import (

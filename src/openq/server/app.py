@@ -123,8 +123,8 @@ class Server:
         return self.listener.requests, len(self.listener.connections), len(self.amqp.open_connections), heard
 
     def _clear_caches(self) -> None:
-        if self.broker.journal is not None:
-            self.broker.journal.clear_cache()
+        if self.broker.history.files is not None:
+            self.broker.history.files.clear_cache()
 
     def _in_thread(self, work: Callable[[], object]) -> None:
         self.context.run(work, lambda result, error: None)
