@@ -21,11 +21,11 @@ SOURCE = Path(__file__).parent.parent / "src" / "openq"
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
     ["errors", "_version", "clock", "names"],
-    ["amqp_fields", "packed"],
+    ["amqp_fields", "packed", "cron"],
     ["properties"],
     ["model"],
     ["engine", "auth", "metrics", "parsing"],
-    ["settings"],
+    ["settings", "schedule_tables"],
     ["config"],
     ["journal"],
     ["history"],

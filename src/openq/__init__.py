@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .errors import QueueFull as QueueFull
     from .errors import QueueInUse as QueueInUse
     from .errors import QueueNotFound as QueueNotFound
+    from .errors import ScheduleNotFound as ScheduleNotFound
     from .errors import StoreError as StoreError
     from .errors import StoreFull as StoreFull
     from .errors import StoreUnavailable as StoreUnavailable
@@ -85,6 +86,7 @@ _HOMES = {
         "QueueFull",
         "ExchangeNotFound",
         "ExchangeInUse",
+        "ScheduleNotFound",
         "InvalidSetting",
         "KvConflict",
         "KvFull",

@@ -11,8 +11,11 @@ class Clock(Protocol):
     @property
     def now_ms(self) -> Callable[[], int]: ...
 
-    def on_advance(self, callback: Callable[[], None]) -> None:
-        """Call back when time was moved by hand; a real clock never does."""
+    def on_advance(self, callback: Callable[[], None], next_ms: Callable[[], int] | None = None) -> None:
+        """Call back when time was moved by hand; a real clock never does.
+
+        Time moved by hand stops at each time that `next_ms` returns, so that runs of schedules are on time.
+        """
         ...
 
 
@@ -38,7 +41,7 @@ class SystemClock:
     def now_ms(self) -> Callable[[], int]:
         return self._now_ms
 
-    def on_advance(self, callback: Callable[[], None]) -> None:
+    def on_advance(self, callback: Callable[[], None], next_ms: Callable[[], int] | None = None) -> None:
         pass
 
 
@@ -48,6 +51,7 @@ class VirtualClock:
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
         self._callbacks: list[Callable[[], None]] = []
+        self._stops: list[Callable[[], int]] = []
 
     @property
     def now_ms(self) -> Callable[[], int]:
@@ -56,13 +60,23 @@ class VirtualClock:
     def _now(self) -> int:
         return self._now_ms
 
-    def on_advance(self, callback: Callable[[], None]) -> None:
+    def on_advance(self, callback: Callable[[], None], next_ms: Callable[[], int] | None = None) -> None:
         self._callbacks.append(callback)
+        if next_ms is not None:
+            self._stops.append(next_ms)
 
     def advance(self, seconds: float) -> None:
         """Move on; everything that comes due on the way has happened when this returns."""
         if seconds < 0:
             raise ValueError("time does not run backwards")
-        self._now_ms += round(seconds * 1000)
+        end_ms = self._now_ms + round(seconds * 1000)
+        while self._now_ms < end_ms:
+            stops = [next_ms() for next_ms in self._stops]
+            self._now_ms = min([stop_ms for stop_ms in stops if stop_ms > self._now_ms] + [end_ms])
+            self._call_back()
+        if not seconds:
+            self._call_back()
+
+    def _call_back(self) -> None:
         for callback in list(self._callbacks):
             callback()

@@ -32,6 +32,7 @@ from .parsing import (
     read_text,
     within,
 )
+from .schedule_tables import SCHEDULE_KEYS
 from .settings import SETTINGS, TABLE_KEYS, merge_settings, suggestion
 
 DEFAULT_FILE = "openq.toml"
@@ -207,6 +208,8 @@ class Config:
     # Queues of the default account to be there from the start: name -> settings by the names of
     # `QueueSettings`, only what was named; see `merge_settings`.
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Schedules of the default account: name -> fields of `openq.broker.schedules.Schedule`.
+    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     file: str | None = None  # the file that was read
 
@@ -236,6 +239,10 @@ class Config:
         rows += [
             (f"queues.{toml_key(name)}", dict(named), self.origin("queues"))
             for name, named in self.queues.items()
+        ]
+        rows += [
+            (f"schedules.{toml_key(name)}", dict(named), self.origin("schedules"))
+            for name, named in self.schedules.items()
         ]
         return rows
 
@@ -293,6 +300,7 @@ def load(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     queues: dict[str, dict[str, Any]] = {}
+    schedules: dict[str, dict[str, Any]] = {}
     ranks: dict[str, int] = {}
 
     def take(key: str, value: object, origin: str, rank: int) -> None:
@@ -306,10 +314,14 @@ def load(
             if key == "queues":
                 queues = _read_queues(value, path)
                 origins["queues"] = f"{path}: queues"
+            elif key == "schedules":
+                schedules = _read_schedules(value, path)
+                origins["schedules"] = f"{path}: schedules"
             elif key in KEYS:
                 take(key, value, f"{path}: {key}", 1)
             else:
-                raise ConfigError(f"{path}: unknown key {key!r}{suggestion(key, [*KEYS, 'queues'])}")
+                known = [*KEYS, "queues", "schedules"]
+                raise ConfigError(f"{path}: unknown key {key!r}{suggestion(key, known)}")
     for name, text in (environ or {}).items():
         if not name.startswith("OPENQ_") or not text:
             continue
@@ -342,6 +354,7 @@ def load(
     return Config(
         **values,
         queues=MappingProxyType({name: MappingProxyType(named) for name, named in queues.items()}),
+        schedules=MappingProxyType({name: MappingProxyType(named) for name, named in schedules.items()}),
         origins=MappingProxyType(origins),
         file=None if file is None else os.fspath(file),
     )
@@ -428,6 +441,35 @@ def _read_queues(tables: object, path: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _read_schedules(tables: object, path: str) -> dict[str, dict[str, Any]]:
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"{path}: schedules must be tables, such as [schedules.tidy]")
+    found: dict[str, dict[str, Any]] = {}
+    for name, table in tables.items():
+        where = f"{path}: schedules.{name}"
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{where} must be a table, such as [schedules.tidy]")
+        _read(lambda value: check_name(str(value), "schedule"), name, where)
+        found[name] = _schedule_fields(table, where)
+    return found
+
+
+def _schedule_fields(table: Mapping[str, object], where: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in SCHEDULE_KEYS:
+            raise ConfigError(f"{where}: a schedule has no key {key!r}{suggestion(key, SCHEDULE_KEYS)}")
+        name, read = SCHEDULE_KEYS[key]
+        fields[name] = _read(read, value, f"{where}: {key}")
+    if "queue" not in fields:
+        raise ConfigError(f'{where}: the queue is missing, such as queue = "orders"')
+    if ("cron" in fields) == ("every_ms" in fields):
+        raise ConfigError(f"{where}: give either cron or every")
+    if "body" in fields:
+        fields["body"], fields["encoding"] = fields["body"]
+    return fields
+
+
 def find_file(environ: Mapping[str, str], given: str | None = None) -> str | None:
     """The file to read: the given one, else `openq.toml` in the working directory if it exists."""
     named = given or environ.get("OPENQ_CONFIG")
@@ -474,6 +516,13 @@ def commented_file() -> str:
         "",
         '#[queues."orders-dead"]',
         '#retention = "14d"',
+        "",
+        "# Messages that the server publishes by itself. Each table is declared at every start.",
+        "#[schedules.report]",
+        '#queue = "orders"',
+        '#cron = "0 7 * * mon-fri"',
+        '#timezone = "Europe/Berlin"',
+        '#body = "make the report"',
         "",
     ]
     return "\n".join(lines)

@@ -126,6 +126,14 @@ class KvConflict(OpenQError):
         self.current = current
 
 
+class ScheduleNotFound(OpenQError):
+    code = "schedule_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"schedule {name!r} does not exist")
+        self.name = name
+
+
 class InvalidSetting(OpenQError, ValueError):
     """A value that OpenQ cannot accept; the sentence names it and says what is allowed."""
 

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ..client import queues
 from ..client.exchanges import QueueExchanges
+from ..client.schedules import QueueSchedules
 from .runner import Runner
 
 P = ParamSpec("P")
@@ -94,3 +95,31 @@ class AsyncExchanges:
     publish = of_exchanges(QueueExchanges.publish)
     all = of_exchanges(QueueExchanges.all)
     bindings = of_exchanges(QueueExchanges.bindings)
+
+
+def of_schedules(
+    method: Callable[Concatenate[QueueSchedules, P], R],
+) -> Callable[Concatenate[HasRunner, P], Coroutine[Any, Any, R]]:
+    """A method of `queue.schedules`."""
+
+    @wraps(method)
+    def on_queue(queue: queues.Queue, /, *args: P.args, **options: P.kwargs) -> R:
+        return method(QueueSchedules(queue), *args, **options)
+
+    return _forward(Runner.change, on_queue)
+
+
+class AsyncSchedules:
+    """The schedules that publish to a queue: `queue.schedules`; see `openq.client.schedules`."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+
+    add = of_schedules(QueueSchedules.add)
+    list = of_schedules(QueueSchedules.list)
+    get = of_schedules(QueueSchedules.get)
+    next_runs = of_schedules(QueueSchedules.next_runs)
+    remove = of_schedules(QueueSchedules.remove)
+    run = of_schedules(QueueSchedules.run)
+    pause = of_schedules(QueueSchedules.pause)
+    resume = of_schedules(QueueSchedules.resume)

@@ -36,7 +36,15 @@ from ..errors import (
     VisibilityTimeoutExpired,
 )
 from ..model import ENCODING_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
-from .forwarding import AsyncExchanges, changing, changing_in_thread, in_thread, quick, reading
+from .forwarding import (
+    AsyncExchanges,
+    AsyncSchedules,
+    changing,
+    changing_in_thread,
+    in_thread,
+    quick,
+    reading,
+)
 from .kv import AsyncKeyValue
 from .runner import Runner
 
@@ -472,6 +480,11 @@ class Queue:
     def kv(self, bucket: str) -> AsyncKeyValue:
         """The values of a bucket on this queue's target; see `openq.KeyValue`."""
         return AsyncKeyValue(self.runner, bucket)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The schedules that publish to this queue; see `openq.Queue.schedules`."""
+        return AsyncSchedules(self.runner)
 
     # -- other names --------------------------------------------------------------------------
 

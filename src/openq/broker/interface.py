@@ -10,8 +10,8 @@ names come in roles, so that a function can ask for the role it needs:
     Exchanges    `broker.exchanges`: exchanges, bindings, routes
 
 Other parts have one name each: `admin` (change queued messages), `cluster` (what the servers share),
-`history` (files and tables of the past), `kv`, `staging`, `subscriptions`, `cursors` (data pipelines),
-`damage`.
+`history` (files and tables of the past), `kv` (key-values), `schedules` (cron and intervals), `staging`,
+`subscriptions`, `cursors` (data pipelines), `damage`.
 
 Each role extends that of the library (`LibraryQueues`, ...), which a broker behind a server offers too.
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .history_source import HistorySource
     from .kv import KeyValues
     from .scan_position import ScannedEntry, ScanPosition
+    from .schedules import Schedules
     from .staged_batches import Staging
     from .subscriptions import Subscriptions
 
@@ -477,3 +478,5 @@ class Broker(Queues, Messages, Durability, Protocol):
     def kv(self) -> KeyValues: ...
     @property
     def damage(self) -> DamageRegister: ...
+    @property
+    def schedules(self) -> Schedules: ...

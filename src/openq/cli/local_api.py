@@ -32,7 +32,7 @@ class LocalClient:
     def __init__(self, directory: str, account: str | None) -> None:
         require_journal(directory)
         try:
-            self._broker = LocalBroker(directory)
+            self._broker = LocalBroker(directory, runs_schedules=False)
         except DirectoryInUse as error:
             advice = f"use --url {error.url} instead of --data" if error.url else "stop it first"
             process = f"process {error.pid}" if error.pid else "another process"

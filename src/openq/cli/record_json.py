@@ -127,6 +127,10 @@ class RecordDescriber:
                 return {"bucket": rest[0], "values": [self._value(*row) for row in rest[1]]}
             case r.KV_DELETE:
                 return {"bucket": rest[0], "keys": list(rest[1])}
+            case r.SCHEDULE:
+                operation, name, value = rest
+                fields = {key: each for key, each in (value or {}).items() if key not in ("name", "body")}
+                return {"operation": operation, "schedule": name, **fields}
             case r.CHECKPOINT:
                 state = rest[0]
                 return {"queues": sorted(row[1] for row in state["queues"]), "next_seq": state["seq"]}

@@ -356,6 +356,10 @@ class _ClosedBroker:
     def kv(self) -> _ClosedBroker:
         return self
 
+    @property
+    def schedules(self) -> _ClosedBroker:
+        return self
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def refuse(*_: object, **__: object) -> Any:
             raise self._error()

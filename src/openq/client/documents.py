@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import errors
 from ..broker.interface import Filter, QueueStats
+from ..broker.schedules import Schedule
 from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import (
@@ -289,6 +290,76 @@ def binding_document(binding: Binding) -> Document:
     }
 
 
+# -- schedules ------------------------------------------------------------------------------------
+
+
+def schedule_document(schedule: Schedule) -> Document:
+    """What a schedule declares; the server keeps its state."""
+    draft = Draft(
+        schedule.body,
+        schedule.encoding,
+        delay_ms=schedule.delay_ms,
+        priority=schedule.priority,
+        group=schedule.group,
+        type=schedule.type,
+        unique=schedule.unique,
+        ttl_ms=schedule.ttl_ms,
+        attributes=schedule.attributes or None,
+        publisher=schedule.publisher,
+    )
+    return {
+        **message_document(draft),
+        "queue": schedule.queue,
+        "cron": schedule.cron,
+        "every": None if schedule.every_ms is None else schedule.every_ms / 1000,
+        "timezone": schedule.timezone,
+        "misfire": schedule.misfire,
+        "jitter": schedule.jitter_ms / 1000,
+        "start": None if schedule.start_ms is None else time_text(schedule.start_ms),
+        "end": None if schedule.end_ms is None else time_text(schedule.end_ms),
+    }
+
+
+def parse_schedule(document: Document) -> Schedule:
+    get = document.get
+
+    def ms(name: str) -> int | None:
+        seconds = get(name)
+        return None if seconds is None else round(seconds * 1000)
+
+    def moment(name: str) -> int | None:
+        return None if document[name] is None else time_ms(document[name])
+
+    return Schedule(
+        document["name"],
+        document["queue"],
+        document["payload"],
+        _FORMS.get(get("payload_encoding"), ENCODING_BYTES),
+        cron=document["cron"],
+        every_ms=ms("every"),
+        timezone=document["timezone"],
+        misfire=document["misfire"],
+        jitter_ms=ms("jitter") or 0,
+        start_ms=moment("start"),
+        end_ms=moment("end"),
+        priority=document["priority"],
+        group=get("group"),
+        type=get("message_type"),
+        attributes=document["attributes"],
+        delay_ms=ms("delay"),
+        ttl_ms=ms("ttl"),
+        unique=get("unique_key"),
+        publisher=get("publisher"),
+        paused=document["paused"],
+        created_ms=time_ms(document["created"]),
+        next_ms=moment("next_run"),
+        last_ms=moment("last_run"),
+        runs=document["runs"],
+        missed=document["missed"],
+        error=document["error"],
+    )
+
+
 # -- errors ---------------------------------------------------------------------------------------
 
 _CLASSES: Mapping[str, type[OpenQError]] = {
@@ -301,7 +372,7 @@ _CLASSES: Mapping[str, type[OpenQError]] = {
         ("invalid", "malformed", "too_large", "batch_too_large", "unsupported_media_type"), InvalidSetting
     ),
 }
-_QUOTED = re.compile(r"(?:queue|exchange) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+_QUOTED = re.compile(r"(?:queue|exchange|schedule) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 _SIGN_IN = {
     "unauthorized": "sign in: give token=, or set OPENQ_TOKEN, or write user:password@ into the url",
     "login_refused": "check token= (or OPENQ_TOKEN), or the user and password in the url",

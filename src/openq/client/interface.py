@@ -17,6 +17,7 @@ from ..broker.interface import (
     LibraryQueues,
 )
 from ..broker.kv import KeyValues
+from ..broker.schedules import Schedules
 from ..clock import Clock
 from ..errors import OpenQError
 from ..model import Delivery
@@ -40,6 +41,8 @@ class LibraryBroker(LibraryQueues, LibraryMessages, LibraryDurability, Protocol)
     def exchanges(self) -> LibraryExchanges: ...
     @property
     def kv(self) -> KeyValues: ...
+    @property
+    def schedules(self) -> Schedules: ...
     @property
     def observed(self) -> bool: ...  # there are listeners: call `sync` after each change even without a disk
     @property

@@ -2,7 +2,7 @@
 
 The path of a plain message (publish a body, receive, ack) is short on purpose: it checks no option, formats
 nothing but the id, and tests one flag per feature that is not in use. The other calls are in the parts:
-`inspector.py`, `history.py`, `admin.py`, `exchanges.py` and `stdlib_queue.py`.
+`inspector.py`, `history.py`, `admin.py`, `exchanges.py`, `schedules.py` and `stdlib_queue.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from .message import Message, PeekedMessage, ReceivedMessage
 from .parts import part_method
 from .publishing import PublishOptions, make_draft
 from .receiving import Processing, collect
+from .schedules import QueueSchedules
 from .settings import QueueOptions, environment_number, named_settings
 from .stdlib_queue import StdlibQueue, TakenItems
 from .targets import Target
@@ -427,6 +428,11 @@ class Queue:
     def kv(self, bucket: str) -> KeyValue:
         """The values of a bucket on this queue's target; see `KeyValue`."""
         return KeyValue(self, bucket)
+
+    @property
+    def schedules(self) -> QueueSchedules:
+        """The schedules that publish to this queue; see `QueueSchedules`."""
+        return QueueSchedules(self)
 
     # -- the interface of queue.Queue ---------------------------------------------------------
 

@@ -42,6 +42,7 @@ from .heartbeat import Heartbeat
 from .http import HttpClient, Refused
 from .interface import OnlyInProcess
 from .remote_kv import RemoteKeyValues
+from .remote_schedules import RemoteSchedules
 from .rest_client import path_part
 from .server_api import ServerApi, ServerReply
 
@@ -92,6 +93,10 @@ class RemoteBroker:
     @property
     def exchanges(self) -> RemoteBroker:
         return self
+
+    @property
+    def schedules(self) -> RemoteSchedules:
+        return RemoteSchedules(self._api)
 
     @property
     def storage(self) -> Storage:

@@ -15,7 +15,8 @@ rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, QueueExists, QueueInUse, QueueNotFound
 from ..model import (
@@ -91,6 +92,7 @@ class Engine:
         "route",
         "route_to",
         "router",
+        "schedules",
         "seed",
         "set_aside",
         "set_deadline",
@@ -117,6 +119,7 @@ class Engine:
         self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
         self.progress: dict[str, JobProgress] = {}  # job -> how far it is; see progress.py
         self.key_values = KeyValueStore(lambda: self.timers)
+        self.schedules: dict[str, Mapping[str, Any]] = {}  # name -> document; see schedules.py
         # Queues whose overflow is handled at the end of a batch; None: overflow is handled at once.
         self.deferred_overflow: list[QueueState] | None = None
         self.observer: Event | None = None

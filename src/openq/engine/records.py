@@ -42,6 +42,7 @@ CHECKPOINT = 17  # all queues, exchanges and counters as JSON: first record of e
 ITEM = 18  # one message inside a RUN, addressed by its own location
 ITEM_WITH_METADATA = 19  # the same with properties or options, so that it can be read without the others
 MARK = 20  # job, owner, batch, rows, whether they are all, rejected   see progress.py
+SCHEDULE = 21  # operation, name, document or changes as JSON   see schedules.py
 KV_PUT = 22  # bucket, ((key, version, changed_ms, expires_ms, value), ...)   see key_values.py
 KV_DELETE = 23  # bucket, keys
 ITEMS = (ITEM, ITEM_WITH_METADATA)
@@ -67,6 +68,7 @@ KIND_NAMES = {
     MARK: "marked",
     KV_PUT: "values put",
     KV_DELETE: "values deleted",
+    SCHEDULE: "schedule",
 }
 
 # Why a message returned to its queue.
@@ -625,6 +627,7 @@ _ENCODERS = {
     MARK: _encode_json,
     KV_PUT: _encode_values,
     KV_DELETE: _encode_keys,
+    SCHEDULE: _encode_json,
 }
 
 
@@ -679,7 +682,7 @@ def decode(data: bytes) -> Record:
     if kind in (EDIT, COPY):
         (sent_ms,) = _U64.unpack_from(data, position)
         return (*head, sent_ms, encoding, *_unpack_content(data, position + 8, flags))
-    if kind in (QUEUE, EXCHANGE, CHECKPOINT, MARK):
+    if kind in (QUEUE, EXCHANGE, CHECKPOINT, MARK, SCHEDULE):
         return (*head, *unpack_value(data[position:]))
     if kind == KV_PUT:
         return (*head, *_unpack_values(data, position))

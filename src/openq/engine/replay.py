@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import OpenQError
 from ..model import Delivery, DeliveryOptions, Entry, Properties, QueueSettings
-from . import progress
+from . import progress, schedules
 from .admin import apply_exchange, purge_state
 from .engine import Engine
 from .queue import QueueState
@@ -42,6 +42,7 @@ from .records import (
     RETURN,
     ROUTE,
     RUN,
+    SCHEDULE,
     UNQUEUE,
     Record,
 )
@@ -251,6 +252,10 @@ def _delete_values(engine: Engine, record: Record, location: int) -> None:
     engine.key_values.apply_deletes(record[4], record[5])
 
 
+def _schedule(engine: Engine, record: Record, location: int) -> None:
+    schedules.apply(engine, *record[4:])
+
+
 def checkpoint(engine: Engine, now_ms: int) -> Record:
     """Queues, exchanges and counters: everything a journal needs to begin at this record."""
     state: dict[str, Any] = {
@@ -261,6 +266,7 @@ def checkpoint(engine: Engine, now_ms: int) -> Record:
         "queues": [[q.number, q.name, q.settings.to_json(), q.created_ms] for q in engine.queues.values()],
         "router": engine.router.dump(),
         "marks": progress.dump(engine),
+        "schedules": schedules.dump(engine),
     }
     if engine.key_values.next_version > 1:
         state["kv"] = engine.key_values.next_version
@@ -276,6 +282,8 @@ def _checkpoint(engine: Engine, record: Record, location: int) -> None:
     engine.next_queue = max(engine.next_queue, state["queue"])
     progress.load(engine, state.get("marks", ()))
     engine.key_values.next_version = max(engine.key_values.next_version, state.get("kv", 1))
+    if "schedules" in state:
+        schedules.load(engine, state["schedules"])
     if not engine.queues or engine.orphans:
         engine.router.load(state["router"])
     for number, name, settings, created_ms in state["queues"]:
@@ -323,6 +331,7 @@ _WITHOUT_QUEUE: dict[int, Callable[[Engine, Record, int], None]] = {
     MARK: _mark,
     KV_PUT: _put_values,
     KV_DELETE: _delete_values,
+    SCHEDULE: _schedule,
 }
 _APPLY: dict[int, Callable[[Engine, QueueState, Record, int], None]] = {
     PUBLISH: _publish,

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import InvalidSetting
 from ..model import Delivery, DeliveryOptions, Entry, QueueSettings
-from . import progress
+from . import progress, schedules
 from .delayed import DelayedPage, live_entries
 from .engine import Engine
 from .key_values import StoredValue
@@ -70,6 +70,7 @@ class FrozenState:
             "router": engine.router.dump(),
             "marks": progress.dump(engine),
             "kv": engine.key_values.next_version,
+            "schedules": schedules.dump(engine),
         }
         self.queues = [FrozenQueue(queue) for queue in engine.queues.values()]
 
@@ -248,6 +249,7 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
     engine.router.load(head["router"])
     progress.load(engine, head.get("marks", ()))
     engine.key_values.next_version = head.get("kv", 1)
+    schedules.load(engine, head.get("schedules", []))
     return int(head["now"])
 
 

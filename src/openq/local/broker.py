@@ -1,8 +1,8 @@
 """The broker in this process: composes the engine, a journal, waiters, a ticker and housekeeping.
 
 This file holds queues and the message operations. The parts do the rest: `inspect` (inspector.py), `admin`
-(message_admin.py), `exchanges`, `kv` (key_values.py), `cursors`, `subscriptions`, `staging`, `importer`. They
-share `core.py`.
+(message_admin.py), `exchanges`, `schedules`, `kv` (key_values.py), `cursors`, `subscriptions`, `staging`,
+`importer`. They share `core.py`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from .importer import MessageImporter
 from .inspector import Inspector
 from .key_values import LocalKeyValues
 from .message_admin import MessageAdmin
+from .schedules import LocalSchedules
 from .subscriptions import LocalSubscriptions
 
 if TYPE_CHECKING:
@@ -71,8 +72,12 @@ class LocalBroker:
         max_kv_bytes: int = MEMORY_BYTES,
         relaxed: bool = False,
         journal: Journal | None = None,
+        runs_schedules: bool = True,
     ) -> None:
-        """In memory without a `path`. `journal` is for tests that bring their own disk."""
+        """In memory without a `path`. `journal` is for tests that bring their own disk.
+
+        A process that only looks at a directory does not run its schedules.
+        """
         if journal is None and path is not None:
             journal = Journal(path, segment_bytes=segment_bytes)
         try:
@@ -111,6 +116,7 @@ class LocalBroker:
         self.history = history_source(journal)
         core.engine.key_values.max_bytes = max_kv_bytes
         self.kv = LocalKeyValues(core)
+        self.schedules = LocalSchedules(core, runs=runs_schedules)
         data_path, io = (None, None) if journal is None else (journal.path, journal.io)
         self.cursors = LocalCursors(StateFile(data_path, "cursors.json", io), journal, self.now_ms)
         self.subscriptions = LocalSubscriptions(
@@ -558,6 +564,7 @@ class LocalBroker:
             Family(
                 "openq_kv_bytes", "gauge", "Bytes of keys and values.", [({}, self._engine.key_values.bytes)]
             ),
+            *self.schedules.families(),
         ]
         if self.journal is not None:
             size = sum(segment.bytes for segment in self.journal.segments())

@@ -29,7 +29,7 @@ from ..engine.queue import QueueState
 from ..engine.rebuild import rebuild
 from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, encode
 from ..engine.replay import checkpoint
-from ..engine.timers import MAX_TIMERS_PER_STEP, WAKE
+from ..engine.timers import MAX_TIMERS_PER_STEP, NEVER, WAKE
 from ..errors import Closed, HistoryUnavailable, JournalDamaged, JournalFailed, OpenQError
 from ..journal.file_journal import Journal
 from ..model import Delivery, Entry, Properties
@@ -84,7 +84,9 @@ class BrokerCore:
             journal.on_damage(self.report_damage)
         self.events = EventFeed(self.engine, self.lock)
         self.ticker = Ticker(self._tick)
-        self.clock.on_advance(self.tick)
+        self.run_schedules: Callable[[], None] = _nothing  # replaced by the broker
+        self.schedules_ms = NEVER  # when the next schedule is due
+        self.clock.on_advance(self.tick, self._next_run_ms)
 
     def _open(self, journal: Journal, clock: Clock | None) -> None:
         self.lock = journal.lock
@@ -257,8 +259,13 @@ class BrokerCore:
 
     # -- time -------------------------------------------------------------------------------------
 
+    def _next_run_ms(self) -> int:
+        return NEVER if self.is_closed else self.schedules_ms
+
     def _tick(self) -> int:
         """Handle everything due. Returns the milliseconds until the next deadline."""
+        if self.schedules_ms <= self.now_ms():
+            self.run_schedules()
         with self.lock:
             if self.is_closed:
                 return 1 << 62
@@ -268,8 +275,8 @@ class BrokerCore:
             self.engine.advance(now_ms, MAX_TIMERS_PER_STEP)  # then other threads get their turn
             self.ticker.at_ms = 0  # this thread is awake: no wake-up is needed
             self.serve_waiters()
-            self.ticker.at_ms = self.engine.timers.next_ms
-            wait_ms = self.engine.timers.next_ms - now_ms
+            self.ticker.at_ms = min(self.engine.timers.next_ms, self.schedules_ms)
+            wait_ms = self.ticker.at_ms - now_ms
         self.events.publish()
         return wait_ms
 
@@ -347,6 +354,10 @@ class InterruptGuard:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None:
             self._core.on_interrupt(kind)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _large_bytes(record: Record) -> int:

@@ -10,6 +10,7 @@ it is made, so a call costs no extra hop:
     waiters.py     threads that serve waiters and do upkeep     moves.py      moves between queues
     cursors.py, subscriptions.py, staging.py                    for the data pipeline
     key_values.py  values under keys
+    schedules.py   cron and intervals
 
 Each event loop has a broker of its own (`on_loop`), whose parts use the connections of that loop.
 """
@@ -23,6 +24,7 @@ from dataclasses import replace
 from ..broker.history_source import HistorySource
 from ..broker.interface import Listener, LoopSession, Storage
 from ..clock import Clock
+from ..metrics import Family
 from .admin import MessageAdmin
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
@@ -35,6 +37,7 @@ from .loop_session import GreenletSession
 from .net.url import parse
 from .publish import Publisher
 from .queues import QueueAdmin
+from .schedules import RedisSchedules, ScheduleCache
 from .servers import ServerDirectory
 from .staging import RedisStaging
 from .store import RedisStore, StoreState
@@ -59,6 +62,7 @@ class RedisBroker:
         self._loops: dict[asyncio.AbstractEventLoop, RedisBroker] = {}
         self._waiters = WaiterServiceRef()
         self._holds = HoldState()
+        self._schedule_cache = ScheduleCache()
         self._compose(RedisStore(state, loop))
         state.on_new_queue = self.cursors.hold_new_queue
         try:
@@ -69,7 +73,7 @@ class RedisBroker:
         self._start_waiters()
         state.after_fork.append(self._after_fork)
         if clock is not None:
-            clock.on_advance(self.tick)
+            clock.on_advance(self.tick, self.schedules.next_ms)
         if loop is not None:
             self._waiters.service.start()
 
@@ -98,6 +102,7 @@ class RedisBroker:
         self.subscriptions = RedisSubscriptions(store, receiver, inspector)
         self.staging = RedisStaging(store, queues, publisher)
         self.history = HistorySource(files=None, tables=StreamTables(store))
+        self.schedules = RedisSchedules(store, publisher, self._schedule_cache, self._start_running)
 
         # Queues.
         self.declare = queues.declare
@@ -138,7 +143,10 @@ class RedisBroker:
         self.now_ms = store.now_ms
         self.announce_url = servers.announce_url
         self.health = servers.health
-        self.gauges = servers.gauges
+        self._gauges = servers.gauges
+
+    def gauges(self) -> list[Family]:
+        return [*self._gauges(), *self.schedules.families()]
 
     @property
     def storage(self) -> Storage:
@@ -154,7 +162,13 @@ class RedisBroker:
         self.subscriptions.drop_orphans()
 
     def _start_waiters(self) -> None:
-        self._waiters.service = WaiterService(self.store, self.receiver, self._upkeep, self.cursors, self.kv)
+        self._waiters.service = WaiterService(
+            self.store, self.receiver, self._upkeep, self.cursors, self.kv, self.schedules
+        )
+
+    def _start_running(self) -> None:
+        """A process that declares a schedule runs schedules too."""
+        self._waiters.service.start()
 
     def _after_fork(self) -> None:
         self._start_waiters()
@@ -172,6 +186,7 @@ class RedisBroker:
             broker._loops = base._loops
             broker._waiters = base._waiters
             broker._holds = base._holds
+            broker._schedule_cache = base._schedule_cache
             broker._compose(RedisStore(base.store.state, loop))
             base._loops[loop] = broker
         return broker

@@ -23,6 +23,7 @@ _PARTS = (
     "6_subscriptions.lua",
     "7_queues.lua",
     "8_stages.lua",
+    "9_schedules.lua",
     "10_kv.lua",
 )
 

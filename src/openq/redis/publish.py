@@ -189,7 +189,7 @@ class Publisher:
         if kind == b"=":
             return self._parse_id(answer[1:]), True
         if kind == b"!":
-            return _publish_error(view, answer[1:].decode())
+            return publish_error(view, answer[1:].decode())
         return own_id or self._store.id_of(int(answer)), False
 
     def _parse_seq(self, view: CachedQueue, answer: Any) -> int:
@@ -213,7 +213,7 @@ class Publisher:
             view = registry.queues.get(name)
             max_body = None if view is None else view.settings.max_body
             if view is not None and max_body is not None and len(draft.body) > max_body:
-                raise _publish_error(view, f"large {len(draft.body)}")
+                raise publish_error(view, f"large {len(draft.body)}")
         message_id, reached, refused = self.route_to(names, draft)
         if refused is not None and not reached:
             raise refused
@@ -255,7 +255,7 @@ class Publisher:
             if answer[:1] == b"=":
                 message_id = self._parse_id(answer[1:])
             elif answer[:1] == b"!":
-                refused = _publish_error(view, answer[1:].decode())
+                refused = publish_error(view, answer[1:].decode())
             else:
                 accepting.append(view)
         if not accepting:
@@ -274,7 +274,7 @@ class Publisher:
         return draft.id or store.id_of(int(seq)), names, refused
 
 
-def _publish_error(view: CachedQueue, text: str) -> OpenQError:
+def publish_error(view: CachedQueue, text: str) -> OpenQError:
     word, _, rest = text.partition(" ")
     if word == "large":
         max_body = view.settings.max_body

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .consume import Receiver
     from .cursors import RedisCursors
     from .key_values import RedisKeyValues
+    from .schedules import RedisSchedules
 
 log = logging.getLogger("openq.redis")
 
@@ -188,8 +189,10 @@ class WaiterService:
         upkeep: Upkeep,
         cursors: RedisCursors,
         key_values: RedisKeyValues,
+        schedules: RedisSchedules,
     ) -> None:
         self._store = store
+        self._schedules = schedules
         self._registry = store.registry
         self._upkeep = upkeep
         self._cursors = cursors
@@ -242,6 +245,7 @@ class WaiterService:
             self._woken.update(dict.fromkeys(queues))
         self._renewed_s = 0.0
         self._is_registry_stale = True
+        self._schedules.note_change()
         self._event.set()
         self.kv.waiters.notify_all()
 
@@ -253,6 +257,10 @@ class WaiterService:
             return
         if kind == b"kv":
             self.kv.waiters.notify(text)
+            return
+        if kind == b"schedules":
+            self._schedules.note_change()
+            self._event.set()
             return
         key, _, at_ms = text.partition(b" ")
         view = self._registry.view_of_key(key)
@@ -328,13 +336,16 @@ class WaiterService:
         self.kv.run_due()
         if store.state.is_server:
             self.kv.sweep()  # each server: its metrics have the totals
+        self._schedules.run_due()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
             self._sweep()
         if store.state.is_server and now_s - self._checked_s >= _SAFETY_CHECK_S:
             self._checked_s = now_s
             store.state.recheck_safety()
-        next_ms = min(min(self._deadlines.values(), default=_NEVER_MS), self.kv.next_deadline())
+        next_ms = min(
+            self._schedules.next_ms(), self.kv.next_deadline(), *self._deadlines.values(), _NEVER_MS
+        )
         until_due_s = (next_ms - store.now_ms()) / 1000 + 0.001
         return max(0.0, min(until_due_s, _SWEEP_S * random.uniform(0.9, 1.1)))
 
@@ -376,6 +387,7 @@ class WaiterService:
         self._store.refresh()
         self.kv.tick()
         self.renew_leases()
+        self._schedules.run_due()
         for _ in range(3):  # dead letters may be due where they arrive
             for view in list(self._registry.queues.values()):
                 try:

@@ -24,6 +24,7 @@ from . import history_tables as history_tables
 from . import key_values as key_values
 from . import messages as messages
 from . import queues as queues
+from . import schedules as schedules
 from . import server_info as server_info
 from . import staging as staging
 from . import subscriptions as subscriptions

@@ -51,6 +51,7 @@ from .schemas import (
     Receipts,
     Receive,
     Restoring,
+    ScheduleChange,
     Search,
     SearchReply,
     Settled,
@@ -67,7 +68,7 @@ _ENCODE_BYTES = 256 << 10  # bytes of bodies that are encoded in one loop iterat
 # -- in -----------------------------------------------------------------------------------------
 
 
-def read_payload(message: NewMessage | Edit, format: Format) -> Body:
+def read_payload(message: NewMessage | Edit | ScheduleChange, format: Format) -> Body:
     if (message.payload is UNSET) == (message.body is UNSET):
         raise Problem("invalid", "a message needs a payload (`body` is another name of it: give one of them)")
     raw = message.body if message.payload is UNSET else message.payload

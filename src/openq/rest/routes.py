@@ -8,6 +8,7 @@ fill it. Every route has a permission. `scope` says what the permission is requi
     each          every item of the reply: items that the caller may not see are left out
     body          what the body names; the handler checks it
     task          the queue of a task; a task of another user is not found
+    schedule      the queue that a schedule publishes to; one of another user is not found
     subscription  the queue that a subscription reads; one of another user is not found
     server        the whole server
     caller        authentication only
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 SqsActions = tuple[str, ...]  # actions of SQS, as the policies of queues name them
 Handler = Callable[["RestCall"], None]
 Permission = Literal["send", "receive", "peek", "manage", "admin", "none"]
-Scope = Literal["queue", "query", "each", "body", "task", "subscription", "server", "caller", "public"]
+Scope = Literal[
+    "queue", "query", "each", "body", "task", "schedule", "subscription", "server", "caller", "public"
+]
 
 
 @dataclass(frozen=True, slots=True)

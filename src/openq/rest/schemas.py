@@ -595,6 +595,73 @@ class Changed(ReplyBody, kw_only=True):
     changed: bool  # False: nothing had to be changed
 
 
+# -- schedules ----------------------------------------------------------------------------------
+
+
+class ScheduleChange(RequestBody, kw_only=True):
+    """A message, its queue, and when it is published: either `cron` or `every` (seconds)."""
+
+    queue: Name
+    payload: Raw | UnsetType = UNSET
+    body: Raw | UnsetType = UNSET  # another name of the payload
+    payload_encoding: Literal["base64", "msgpack+base64", "json"] | UnsetType = UNSET
+    cron: Annotated[str, Meta(max_length=1000, description="such as */5 * * * *")] | None = None
+    every: Seconds | None = None
+    timezone: Annotated[str, Meta(max_length=255, description="such as Europe/Berlin")] = "UTC"
+    misfire: Literal["skip", "once", "all"] = "once"
+    jitter: Seconds = 0
+    start: Moment | None = None
+    end: Moment | None = None
+    priority: Annotated[int, Meta(ge=0, le=255)] = 0
+    group: Word | None = None
+    message_type: Word | None = None
+    attributes: dict[str, Any] | None = None
+    delay: Seconds | None = None
+    ttl: Seconds | None = None
+    unique_key: Word | None = None
+    publisher: Word | None = None
+
+
+class ScheduleView(ReplyBody, kw_only=True):
+    name: str
+    queue: str
+    payload: Any
+    payload_encoding: str | UnsetType = UNSET
+    cron: str | None
+    every: float | None
+    timezone: str
+    misfire: str
+    jitter: float
+    start: str | None
+    end: str | None
+    priority: int
+    group: str | UnsetType = UNSET
+    message_type: str | UnsetType = UNSET
+    unique_key: str | UnsetType = UNSET
+    publisher: str | UnsetType = UNSET
+    attributes: dict[str, Any]
+    delay: float | UnsetType = UNSET
+    ttl: float | UnsetType = UNSET
+    paused: bool
+    created: str
+    next_run: str | None  # null: it is paused, or no run is left
+    next_runs: list[str]
+    last_run: str | None
+    runs: int
+    missed: int
+    error: str | None  # of the last run, if it failed
+
+
+class ScheduleList(ReplyBody, kw_only=True):
+    schedules: list[ScheduleView]
+
+
+class NextRuns(QueryParameters, kw_only=True):
+    """How many of the next runs the reply shows."""
+
+    next_runs: Annotated[int, Meta(ge=0, le=100)] = 5
+
+
 # -- history ------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from ..auth.documents import SharedDocument
 from ..auth.guard import Guard, first_key, write_secret_file
 from ..auth.store import UserStore
 from ..broker.interface import Broker
+from ..broker.schedules import Schedule
 from ..config import DEFAULT_AMQP_PORT, KEYS, Config, flag_of
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
@@ -239,6 +240,8 @@ class Server:
             if settings != stored:
                 self.broker.declare(name, settings, change=stored is not None)
                 log.info("queue %r: %s as configured", name, "created" if stored is None else "changed")
+        for name, fields in self.config.schedules.items():
+            self.broker.schedules.put(Schedule(name, **fields))
         self.broker.sync()
 
     def _refresh(self) -> None:
@@ -417,6 +420,8 @@ def restart_needed(running: Config, wanted: Config) -> list[str]:
         changed.append("tls_cert")
     if running.queues != wanted.queues:
         changed.append("queues")
+    if running.schedules != wanted.schedules:
+        changed.append("schedules")
     return changed
 
 

@@ -20,6 +20,7 @@
 --   in  sorted set: outbox entries of other queues that arrived
 --   tk:<client>  hash: answers to the last calls of a client, so that a call may be repeated
 --   jb, jz  how far the staged batches of jobs are published here, and until when that is kept (8_stages.lua)
+--   sc  hash: schedule -> its last run here (9_schedules.lua)
 --   dm  sorted set: seqs whose record was found missing, as long as the history covers them
 --   h   stream: events
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) has only its entry in `m`: the entries

@@ -89,7 +89,8 @@ local function drop(keys, args)
   if call('EXISTS', p .. 'ob') == 1 then return failure('OUTBOX') end  -- the outbox must be drained first
   batches.forget(Q)
   clear(Q, false)
-  call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz')
+  call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz',
+    p .. 'sc')
   -- A stub, so that a client with an old cache does not create the queue again.
   call('HSET', Q.k, 'gone', 1)
   call('EXPIRE', Q.k, 604800)
