@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -87,7 +88,8 @@ def taken(broker: Broker, queue: str = "q") -> list[Delivery]:
 def dues(deliveries: Sequence[Delivery]) -> list[str]:
     found = []
     for each in deliveries:
-        assert each.entry.properties is not None and each.entry.properties.attributes is not None
+        assert each.entry.properties is not None
+        assert each.entry.properties.attributes is not None
         found.append(str(each.entry.properties.attributes["openq-due"]))
     return found
 
@@ -125,9 +127,7 @@ def test_a_daily_run_follows_the_clock_on_the_wall(store: Store, zone: str, firs
     store.clock.advance(4 * DAY_S)
 
     found = [datetime.fromisoformat(each) for each in dues(taken(store.broker))]
-    gaps = {
-        int((after - before).total_seconds() // 3600) for before, after in zip(found, found[1:], strict=False)
-    }
+    gaps = {int((after - before).total_seconds() // 3600) for before, after in itertools.pairwise(found)}
     assert gaps == {24, hours - 24}
 
 
@@ -155,9 +155,11 @@ def test_a_message_carries_its_options_and_says_where_it_comes_from(store: Store
     [delivery] = taken(store.broker)
     entry = delivery.entry
     assert (entry.body, entry.encoding, entry.priority, entry.group) == (b'{"a":1}', 2, 7, "g")
-    assert entry.options is not None and entry.options.type == "job"
+    assert entry.options is not None
+    assert entry.options.type == "job"
     assert entry.options.expires_ms == START_MS + HOUR_MS + HOUR_MS // 2
-    assert entry.properties is not None and entry.properties.publisher == "me"
+    assert entry.properties is not None
+    assert entry.properties.publisher == "me"
     assert entry.properties.attributes == {
         "tenant": "a",
         "raw": b"\0",
@@ -173,7 +175,8 @@ def test_jitter_publishes_each_run_later_by_a_share_of_its_own(store: Store) -> 
     deliveries = taken(store.broker)
     late = [each.entry.sent_ms - START_MS - n * HOUR_MS for n, each in enumerate(deliveries, 1)]
     assert len(deliveries) == 50
-    assert all(0 <= each <= 600_000 for each in late) and len(set(late)) > 40
+    assert all(0 <= each <= 600_000 for each in late)
+    assert len(set(late)) > 40
     assert dues(deliveries)[0] == "2026-01-01T01:00:00Z"
 
 
@@ -210,7 +213,8 @@ def test_a_restart_neither_loses_nor_repeats_a_run(durable: Store) -> None:
 
     counts = Counter(dues(taken(durable.broker)))
     seconds = (durable.clock.now_ms() - START_MS) // 1000
-    assert len(counts) == seconds and set(counts.values()) == {1}
+    assert len(counts) == seconds
+    assert set(counts.values()) == {1}
     assert durable.broker.schedules.get("beat").runs == seconds
 
 
@@ -243,7 +247,8 @@ def test_catching_up_is_limited_to_the_newest_runs(durable: Store) -> None:
 
     found = dues(taken(durable.broker))
     assert len(found) == len(set(found)) == MAX_CATCH_UP
-    assert found == sorted(found) and found[-1] == "2026-01-04T00:00:00Z"
+    assert found == sorted(found)
+    assert found[-1] == "2026-01-04T00:00:00Z"
     stored = durable.broker.schedules.get("minutes")
     assert (stored.runs, stored.missed) == (MAX_CATCH_UP, 3 * 1440 - MAX_CATCH_UP)
 
@@ -253,7 +258,8 @@ def test_the_plan_of_a_very_long_outage_is_made_at_once() -> None:
     schedule = replace(schedule, next_ms=following(schedule, START_MS))
     now_ms = START_MS + 3 * 366 * 86_400_000
     plan = plan_runs(schedule, now_ms)
-    assert plan is not None and plan.next_ms is not None
+    assert plan is not None
+    assert plan.next_ms is not None
     assert plan.missed == (now_ms - START_MS) // 100 - MAX_CATCH_UP
     assert now_ms - plan.due[0] < 2 * MAX_CATCH_UP * 100
 
@@ -262,9 +268,11 @@ def test_a_run_counts_as_missed_only_after_the_grace_time() -> None:
     schedule = replace(hourly(misfire="skip"), next_ms=START_MS)
     assert plan_runs(schedule, START_MS - 1) is None
     on_time = plan_runs(schedule, START_MS + GRACE_MS)
-    assert on_time is not None and (on_time.due, on_time.missed) == ((START_MS,), 0)
+    assert on_time is not None
+    assert (on_time.due, on_time.missed) == ((START_MS,), 0)
     late = plan_runs(schedule, START_MS + GRACE_MS + 1)
-    assert late is not None and (late.due, late.missed) == ((), 1)
+    assert late is not None
+    assert (late.due, late.missed) == ((), 1)
 
 
 def test_the_jitter_of_a_due_time_is_the_same_in_every_process() -> None:
@@ -359,7 +367,8 @@ def test_a_state_survives_a_restart(durable: Store) -> None:
 def test_a_wrong_schedule_is_refused_in_one_line(store: Store, schedule: Schedule, words: str) -> None:
     with pytest.raises(InvalidSetting) as error:
         store.broker.schedules.put(schedule)
-    assert words in str(error.value) and "\n" not in str(error.value)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
     assert list(store.broker.schedules.list()) == []
 
 
@@ -399,12 +408,13 @@ def test_a_run_waits_for_room_in_a_full_queue(store: Store) -> None:
     store.broker.schedules.put(replace(hourly(), queue="small"))
     store.clock.advance(3600 + 10)
     stored = store.broker.schedules.get("tidy")
-    assert (stored.runs, stored.missed) == (0, 0) and "is full" in str(stored.error)
+    assert (stored.runs, stored.missed) == (0, 0)
+    assert "is full" in str(stored.error)
     with pytest.raises(QueueFull):
         store.broker.schedules.run("tidy")
 
     assert len(taken(store.broker, "small")) == 1
-    store.clock.advance(5)
+    store.clock.advance(30)
     assert dues(taken(store.broker, "small")) == ["2026-01-01T01:00:00Z"]
     stored = store.broker.schedules.get("tidy")
     assert (stored.runs, stored.missed, stored.error) == (1, 0, None)
@@ -419,7 +429,7 @@ def test_the_misfire_policy_decides_about_runs_that_a_full_queue_delayed(
     store.broker.schedules.put(replace(hourly(misfire=misfire), queue="small"))
     store.clock.advance(3 * 3600 + 1800)
     store.broker.declare("small", LONG, change=True)
-    store.clock.advance(5)
+    store.clock.advance(30)
     assert len(taken(store.broker, "small")) == 1 + published
     stored = store.broker.schedules.get("tidy")
     assert (stored.runs, stored.missed) == (published, 3 - published)
@@ -433,7 +443,8 @@ def test_a_run_that_a_full_queue_dead_letters_is_not_repeated(store: Store) -> N
     store.clock.advance(3600 + 60)
     assert store.broker.stats("dead").ready == 1
     stored = store.broker.schedules.get("tidy")
-    assert (stored.runs, stored.missed) == (0, 1) and "is full" in str(stored.error)
+    assert (stored.runs, stored.missed) == (0, 1)
+    assert "is full" in str(stored.error)
 
 
 def test_a_body_that_is_too_large_for_the_queue_is_missed(store: Store) -> None:
@@ -441,7 +452,8 @@ def test_a_body_that_is_too_large_for_the_queue_is_missed(store: Store) -> None:
     store.broker.schedules.put(replace(hourly(), queue="tiny"))
     store.clock.advance(3600)
     stored = store.broker.schedules.get("tidy")
-    assert (stored.runs, stored.missed) == (0, 1) and "takes at most 3" in str(stored.error)
+    assert (stored.runs, stored.missed) == (0, 1)
+    assert "takes at most 3" in str(stored.error)
     assert stored.next_ms == START_MS + 2 * HOUR_MS
 
 
@@ -459,7 +471,8 @@ def test_the_next_runs_are_those_that_come(store: Store) -> None:
     shown = next_runs(stored, 20)
     store.clock.advance(3 * DAY_S)
     found = [int(datetime.fromisoformat(each).timestamp() * 1000) for each in dues(taken(store.broker))]
-    assert shown[:18] == found[:18] and len(found) == 27
+    assert shown[:18] == found[:18]
+    assert len(found) == 27
 
 
 def test_metrics_count_runs_and_missed_runs(store: Store) -> None:

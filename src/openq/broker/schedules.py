@@ -38,7 +38,7 @@ MAX_SCHEDULES = 10_000
 MAX_BODY = 256 << 10
 MAX_TOTAL_BYTES = 32 << 20  # of all schedules of a broker: each new journal segment begins with them
 MIN_EVERY_MS = 100
-RETRY_MS = 1_000  # until a run that could not be published is tried again
+_RETRY_MS = (1_000, 30_000)  # until a run that could not be published is tried again
 MAX_RUNS_PER_CHANGE = 100
 NEVER_MS = 1 << 62
 SCHEDULE_ATTRIBUTE = "openq-schedule"
@@ -236,6 +236,12 @@ def publish_ms(schedule: Schedule, due_ms: int) -> int:
 def wake_ms(schedule: Schedule) -> int:
     """When the broker must look at it again."""
     return NEVER_MS if schedule.next_ms is None else publish_ms(schedule, schedule.next_ms)
+
+
+def retry_ms(schedule: Schedule, now_ms: int) -> int:
+    """When a run that could not be published is tried again: the later it is, the less often."""
+    shortest_ms, longest_ms = _RETRY_MS
+    return now_ms + min(max((now_ms - wake_ms(schedule)) // 4, shortest_ms), longest_ms)
 
 
 class Plan(NamedTuple):

@@ -16,7 +16,6 @@ from typing import Any
 
 from ..broker.schedules import (
     NEVER_MS,
-    RETRY_MS,
     Plan,
     Schedule,
     ScheduleCounters,
@@ -27,6 +26,7 @@ from ..broker.schedules import (
     paused,
     plan_runs,
     resumed,
+    retry_ms,
     settle_runs,
     wake_ms,
 )
@@ -276,6 +276,6 @@ class LocalSchedules:
                 return
             is_new = self._errors.get(schedule.name) != text
             self._errors[schedule.name] = text
-            self._arm(schedule, core.now_ms() + RETRY_MS)
+            self._arm(schedule, retry_ms(schedule, core.now_ms()))
         if is_new:
             log.warning("schedule %r waits: %s", schedule.name, text)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..broker.schedules import (
     NEVER_MS,
-    RETRY_MS,
     Plan,
     Schedule,
     ScheduleCounters,
@@ -32,6 +31,7 @@ from ..broker.schedules import (
     paused,
     plan_runs,
     resumed,
+    retry_ms,
     settle_runs,
     wake_ms,
 )
@@ -230,7 +230,7 @@ class RedisSchedules:
     def _retry(self, schedule: Schedule, now_ms: int, error: OpenQError) -> None:
         if schedule.name not in self._cache.retries:
             log.warning("schedule %r waits: %s", schedule.name, public_text(error))
-        self._cache.retries[schedule.name] = now_ms + RETRY_MS
+        self._cache.retries[schedule.name] = retry_ms(schedule, now_ms)
 
     def _run(self, name: str) -> None:
         store, cache = self._store, self._cache
