@@ -168,8 +168,9 @@ def test_processes_that_are_killed_and_started_again_publish_each_due_time_once(
 
     def start() -> subprocess.Popen[str]:
         worker = subprocess.Popen([sys.executable, str(program), url], stdout=subprocess.PIPE, text=True)
-        with worker.stdout or pytest.fail() as output:
-            assert output.readline() == "ready\n"
+        assert worker.stdout is not None
+        with worker.stdout:
+            assert worker.stdout.readline() == "ready\n"
         return worker
 
     with ExitStack() as stack:

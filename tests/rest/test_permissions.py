@@ -92,6 +92,7 @@ BODIES: dict[str, Any] = {
     "POST exchanges/{exchange}/publish": {"payload": "x"},
     "POST bindings": {"source": QUEUE, "destination": QUEUE},
     "DELETE bindings": {"source": QUEUE, "destination": QUEUE},
+    "PUT schedules/{schedule}": {"queue": QUEUE, "payload": "x", "every": 3600},
     "POST pipeline/subscriptions/{name}/batches": {"queue": QUEUE},
     "POST pipeline/subscriptions/{name}/ack": {"through": 1},
     "PUT pipeline/cursors/{name}": {"position": 1 << 62},  # refused, but only after the permission
@@ -109,7 +110,7 @@ def ask(client: Client, route: Route, queue: str = QUEUE) -> Answer:
     """With everything valid, so that only the permission decides; nothing that the others need is removed."""
     path = route.path.replace("{queue}", queue).replace("{exchange}", queue).replace("{bucket}", queue)
     if route.scope == "body":
-        path = path.replace("{name}", queue)
+        path = path.replace("{name}", queue).replace("{schedule}", "declared")
     path = "/" + re.sub(r"\{\w+\}", "unknown", path)
     if route.scope == "query":
         path += f"?queue={queue}"
@@ -168,6 +169,8 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
                 assert bool(visible) is allowed(route, role, own, account), who
         elif route.scope == "task":
             assert answer.code == "task_not_found", who
+        elif route.scope == "schedule":
+            assert answer.code == "schedule_not_found", who
         elif route.scope == "subscription":
             # Where there is none, nothing is to be done: whoever asks learns that and no more.
             does_nothing = route.path.endswith(("/ack", "/extend"))
@@ -201,6 +204,36 @@ def test_who_may_not_know_of_a_queue_does_not_learn_whether_it_exists(guarded: G
 
         assert there.status == missing.status == 403
         assert there.value["detail"].replace(QUEUE, "*") == missing.value["detail"].replace("gone-ded", "*")
+
+
+def test_a_schedule_is_guarded_by_the_queue_that_it_publishes_to(guarded: Guarded) -> None:
+    admin = guarded.client(HOME, "admin")
+    admin.put("/schedules/nightly", {"queue": QUEUE, "payload": "x", "cron": "@daily"})
+    changes = [
+        ("PUT", "", {"queue": QUEUE, "payload": "y", "cron": "@daily"}),
+        ("POST", "/pause", {}),
+        ("POST", "/resume", {}),
+        ("DELETE", "", None),
+    ]
+    for role in ("viewer", "producer", "consumer", "none"):
+        client = guarded.client(HOME, role)
+        answers = {
+            client.call(method, f"/schedules/nightly{verb}", body).status for method, verb, body in changes
+        }
+        assert answers <= {403, 404}, role
+        assert client.get("/schedules/nightly").status == (200 if role == "viewer" else 404), role
+    assert guarded.client(HOME, "producer").post("/schedules/nightly/run", {}).status == 201
+    assert guarded.client(HOME, "consumer").post("/schedules/nightly/run", {}).status in (403, 404)
+    # The schedules of another account are others.
+    assert guarded.client(ABROAD, "manager").get("/schedules/nightly").code == "schedule_not_found"
+    assert guarded.client(ABROAD, "manager", HOME).get("/schedules/nightly").code == "schedule_not_found"
+    # A schedule cannot be taken over by moving it to an own queue.
+    narrow = guarded.client(HOME, "narrow")
+    admin.queue("mine-a")
+    taken = narrow.put("/schedules/nightly", {"queue": "mine-a", "payload": "x", "cron": "@daily"})
+    assert taken.code == "name_taken"
+    assert admin.get("/schedules/nightly").value["queue"] == QUEUE
+    assert admin.call("DELETE", "/schedules/nightly").status == 200
 
 
 def test_lists_show_only_what_the_caller_may_see(guarded: Guarded) -> None:

@@ -343,6 +343,14 @@ def time_text(ms: int) -> str:
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds" if ms % 1000 else "seconds") + "Z"
 
 
+def missed_text(schedule: Schedule, missed: int, error: str | None) -> str | None:
+    """What to log about missed runs. None: nothing, because the last run failed for the same reason."""
+    if not missed or (error is not None and error == schedule.error):
+        return None
+    runs = f"{missed} {'run' if missed == 1 else 'runs'}"
+    return f"schedule {schedule.name!r} missed {runs}: {error or f'misfire={schedule.misfire}'}"
+
+
 def missing_queue(schedule: Schedule) -> str:
     return f"queue {split_name(schedule.queue)[1]!r} does not exist"
 

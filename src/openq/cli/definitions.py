@@ -121,7 +121,7 @@ def _open_directory(directory: str) -> AbstractContextManager[tuple[Topology, Us
     def opened() -> Iterator[tuple[Topology, UserStore]]:
         if not os.path.isdir(directory):
             raise FileNotFoundError(2, "no such data directory", directory)
-        broker = LocalBroker(directory)
+        broker = LocalBroker(directory, runs_schedules=False)
         loop = asyncio.new_event_loop()
         try:
             store = UserStore(os.path.join(directory, "users.json"))

@@ -144,6 +144,7 @@ _EXIT_CODES = {
     "usage": USAGE,
     "queue_not_found": NOT_FOUND,
     "message_not_found": NOT_FOUND,
+    "schedule_not_found": NOT_FOUND,
     "not_found": NOT_FOUND,
     "timed_out": EMPTY,
 }
@@ -153,6 +154,7 @@ _HINTS = {
     "queue_exists": "`openq queue edit` changes the settings of a queue",
     "message_not_found": "`openq timeline` shows its history",
     "key_not_found": "`openq kv ls BUCKET` lists the keys; one may have expired",
+    "schedule_not_found": "`openq schedule ls` lists the schedules",
     "task_not_found": "`openq task ls` lists the tasks",
     "cursor_not_found": "`openq pipeline cursors ls` lists the cursors",
     "subscription_not_found": "`openq pipeline subscriptions ls` lists the subscriptions",

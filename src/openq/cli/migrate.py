@@ -93,7 +93,8 @@ def _print_content(source: MigrationEndpoint, options: Namespace) -> int:
         print(f"{row['queue']}: {count_text(int(row['messages']), 'message')}{in_flight}")
     exchanges = len([each for each in source.broker.exchanges.list_exchanges() if each not in PREDECLARED])
     bindings = len(source.broker.exchanges.bindings())
-    counts = ((len(rows), "queue"), (exchanges, "exchange"), (bindings, "binding"))
+    schedules = len(source.broker.schedules.list())
+    counts = ((len(rows), "queue"), (exchanges, "exchange"), (bindings, "binding"), (schedules, "schedule"))
     print(", ".join(count_text(*each) for each in counts) + "; nothing was changed")
     return OK
 
@@ -112,7 +113,7 @@ def _open_directory(
 ) -> tuple[MigrationEndpoint, Callable[[], None]]:
     if not create and not os.path.exists(os.path.join(path, lockfile.NAME)):
         raise NotFound(f"{path} is not a data directory of OpenQ")
-    broker = LocalBroker(path, clock=clock)
+    broker = LocalBroker(path, clock=clock, runs_schedules=False)
     state = os.path.join(path, STATE)
 
     def load() -> bytes | None:
@@ -143,7 +144,7 @@ def _open_redis(url: str, clock: VirtualClock) -> tuple[MigrationEndpoint, Calla
     except ModuleNotFoundError as error:
         raise InvalidSetting(f"{error.name} is not installed: pip install 'openq[redis]'") from None
     own = SteppingClock(clock.now_ms())
-    broker = RedisBroker(url, clock=own)
+    broker = RedisBroker(url, clock=own, runs_schedules=False)
     place = str(parse(url))
     alive = broker.cluster.servers()
     if alive:

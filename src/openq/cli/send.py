@@ -39,7 +39,7 @@ def send(options: Namespace) -> int:
         if not body and options.body != "":
             raise UsageError(f"the input is empty; `openq send {options.queue} ''` sends an empty message")
         try:
-            result = server.post(path, {**_message(options.kind, body), **shared})
+            result = server.post(path, {**message_document(options.kind, body), **shared})
         except OutcomeUnknown as error:
             raise OutcomeUnknown("it may have been published", error.why) from None
         print_result(options, result, result["id"])
@@ -52,7 +52,7 @@ def send(options: Namespace) -> int:
         # Plain texts are the fast path: one record in the journal for the whole batch.
         batch: object = texts
         if options.kind != "text" or shared or not all(isinstance(text, str) for text in texts):
-            batch = {"messages": [{**_message(options.kind, text), **shared} for text in texts]}
+            batch = {"messages": [{**message_document(options.kind, text), **shared} for text in texts]}
         try:
             result = server.post(f"{path}/batch", batch)
         except OutcomeUnknown as error:
@@ -135,7 +135,8 @@ def _decoded(line: bytes) -> Any:
         return line
 
 
-def _message(kind: str, body: str | bytes) -> dict[str, Any]:
+def message_document(kind: str, body: str | bytes) -> dict[str, Any]:
+    """The fields of a message for the REST API."""
     data = body.encode("utf-8", "surrogateescape") if isinstance(body, str) else body
     text = _decoded(data)
     if kind == "base64":

@@ -22,6 +22,7 @@ from ..broker.schedules import (
     check_room,
     declared,
     make_draft,
+    missed_text,
     missing_queue,
     paused,
     plan_runs,
@@ -138,6 +139,15 @@ class LocalSchedules:
         core.atomically(measure, put)
         return ids[0]
 
+    def restore(self, schedule: Schedule) -> None:
+        """Store a schedule with its state, unless one of this name exists: for migrations."""
+        core = self._core
+        with core.lock, core.guard:
+            core.check_open()
+            if schedule.name not in self._known:
+                core.require_body_room(schedule.size())
+                self._store(schedule, core.now_ms())
+
     def families(self) -> Families:
         return self._counters.families(list(self._known.values()))
 
@@ -247,9 +257,8 @@ class LocalSchedules:
             return
         self._advance(schedule, changes, now_ms)
         self._counters.add(schedule.name, runs, missed)
-        if missed:
-            why = changes["error"] or f"misfire={schedule.misfire}"
-            log.warning("schedule %r missed %d runs: %s", schedule.name, missed, why)
+        if text := missed_text(schedule, missed, changes["error"]):
+            log.warning("%s", text)
 
     def _publish_one(
         self, queue: QueueState | None, schedule: Schedule, due_ms: int, now_ms: int

@@ -54,6 +54,7 @@ class RedisBroker:
         profile: str | None = None,
         clock: Clock | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        runs_schedules: bool = True,
     ) -> None:
         """`loop` is the loop on which methods may be called in greenlets; threads may always call them."""
         state = StoreState(parse(url, **({} if profile is None else {"profile": profile})), clock)
@@ -62,7 +63,7 @@ class RedisBroker:
         self._loops: dict[asyncio.AbstractEventLoop, RedisBroker] = {}
         self._waiters = WaiterServiceRef()
         self._holds = HoldState()
-        self._schedule_cache = ScheduleCache()
+        self._schedule_cache = ScheduleCache(runs_schedules)
         self._compose(RedisStore(state, loop))
         state.on_new_queue = self.cursors.hold_new_queue
         try:

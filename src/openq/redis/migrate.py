@@ -198,6 +198,9 @@ def migrate(
         state["ids"][name] = _ids_of(source, name)
         _save(target, state)
         moved.append(result)
+    for schedule in source.broker.schedules.list():
+        target.broker.schedules.restore(schedule)
+    target.broker.sync()
     state["done"] = True
     _save(target, state)
     return sorted(moved, key=lambda each: each.queue)

@@ -27,6 +27,7 @@ from ..broker.schedules import (
     check_room,
     declared,
     make_draft,
+    missed_text,
     missing_queue,
     paused,
     plan_runs,
@@ -63,7 +64,8 @@ Arguments = list[Any]
 class ScheduleCache:
     """What this process knows of the schedules. Shared by the threads and all event loops."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: bool = True) -> None:
+        self.runs = runs  # this process runs schedules
         self.known: dict[str, Schedule] = {}
         self.retries: dict[str, int] = {}  # when a run that was refused is tried again
         self.counters = ScheduleCounters()
@@ -187,6 +189,11 @@ class RedisSchedules:
         self._hash.update(name, count)
         return message_id
 
+    def restore(self, schedule: Schedule) -> None:
+        """Store a schedule with its state, unless one of this name exists: for migrations."""
+        version = self._store.server_time_ms()
+        self._hash.update(schedule.name, lambda before: before or _document(schedule, version, None))
+
     def families(self) -> Families:
         return self._cache.counters.families([*self._cache.known.values()])
 
@@ -205,7 +212,7 @@ class RedisSchedules:
 
     def next_ms(self) -> int:
         """When the next run is due, in Redis's time."""
-        if self._store.state.closed:
+        if self._store.state.closed or not self._cache.runs:
             return NEVER_MS
         if self._store.state.is_virtual:
             self.refresh()
@@ -214,6 +221,8 @@ class RedisSchedules:
     def run_due(self) -> None:
         """Publish what is due. Called by one thread of each process."""
         cache, store = self._cache, self._store
+        if not cache.runs:
+            return
         if cache.is_stale or time.monotonic() - cache.read_s >= _REFRESH_S or store.state.is_virtual:
             self.refresh()
         while True:
@@ -261,9 +270,8 @@ class RedisSchedules:
             self._retry(schedule, now_ms, refused)
         if runs or missed:
             cache.counters.add(name, runs, missed)
-        if missed:
-            why = next((each for each in results if each is not None), f"misfire={schedule.misfire}")
-            log.warning("schedule %r missed %d runs: %s", name, missed, why)
+        if text := missed_text(schedule, missed, next((each for each in results if each is not None), None)):
+            log.warning("%s", text)
 
     def _publish(
         self, schedule: Schedule, plan: Plan, version: int, now_ms: int

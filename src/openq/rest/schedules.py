@@ -118,15 +118,18 @@ def put_schedule(call: RestCall) -> None:
     body = call.body
     call.require("manage", body.queue)
     call.require_target(body.queue)
+    name = call.qualified(call.args[0], "schedule")
+    is_new = False
     try:
-        _schedule(call)
-        is_new = False
+        known = call.broker.schedules.get(name)
+        if not call.may("manage", call.short_name(known.queue)):
+            raise Problem("name_taken", f"schedule {call.args[0][:100]!r} belongs to a queue of others")
     except ScheduleNotFound:
         is_new = True
     payload, encoding = read_payload(body, call.sent)
     stored = call.broker.schedules.put(
         Schedule(
-            name=call.qualified(call.args[0], "schedule"),
+            name=name,
             queue=call.qualified(body.queue),
             body=payload,
             encoding=encoding,

@@ -23,6 +23,7 @@ GROUPS = (
         "queues and messages",
         (
             ("queue", "queues", "list, create, change, pause, purge or delete queues"),
+            ("schedule", "schedules", "publish messages by cron expression or at an interval"),
             ("send", "messages", "publish messages"),
             ("recv", "messages", "receive messages, and optionally acknowledge them"),
             ("ack", "messages", "acknowledge messages by receipt"),
