@@ -31,6 +31,7 @@ from tests.crash.pipeline import KINDS as KILLED
 from tests.crash.pipeline import PipelineLoop
 from tests.crash.power_cut import CutAfterAnswers
 from tests.crash.redis import CAMPAIGN_ROUNDS, SCENARIOS
+from tests.crash.schedules import ScheduleLoop
 from tests.crash.seeds import chosen_seed
 from tests.crash.server_loop import ServerLoop
 from tests.redis.servers import versions
@@ -61,6 +62,7 @@ class Campaign:
             ("power cut", self.power_cuts()),
             ("server-kill", self.server_kills()),
             ("server-power", self.server_power_cuts()),
+            ("schedules", self.schedule_kills()),
             ("pipeline", self.pipeline_kills()),
             ("redis", self.redis_faults()),
             ("model of a power cut", self.model_cuts()),
@@ -114,6 +116,12 @@ class Campaign:
                 verdict = loop.run(each)
             done = f"{each} power cuts, seed {seed}: {loop.ledger.confirmed} confirmed"
             yield done, "" if verdict.clean else str(verdict)
+
+    def schedule_kills(self, each: int = 20) -> Iterator[Result]:
+        for n in range(KILLS // each):
+            loop = ScheduleLoop(self._fresh(self._disk) / "d", self._seed + n)
+            complaint = loop.run(each)
+            yield f"{each} kills, seed {self._seed + n}: {loop.runs} runs", complaint
 
     def pipeline_kills(self, each: int = 5) -> Iterator[Result]:
         if find_spec("pyspark") is None:
