@@ -35,7 +35,7 @@ LAYERS = [
     ["server", "client"],
     ["sqs", "amqp", "rest"],
     ["openq", "aio"],
-    ["pipeline", "server.app", "sample"],
+    ["pipeline", "server.app", "sample", "worker"],
     ["testing"],
     ["cli"],
     ["__main__"],

@@ -1,0 +1,145 @@
+"""A job in this worker: leased, waiting for a thread or running. `current_job()` gives it to its handler."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncio import Task as AsyncioTask
+
+    from ..client.message import ReceivedMessage
+    from .app import App
+    from .errors import JobCancelled
+    from .slots import Slot
+    from .task import BaseTask
+
+_current: ContextVar[ActiveJob] = ContextVar("openq_current_job")
+
+
+class ActiveJob:
+    """One delivery of a job. Times are those of `time.monotonic`."""
+
+    __slots__ = (
+        "app",
+        "document",
+        "extend_at",
+        "interrupt",
+        "is_lost",
+        "lease_until",
+        "message",
+        "messages",
+        "received",
+        "slot",
+        "source",
+        "started",
+        "state",
+        "task",
+    )
+
+    def __init__(
+        self,
+        app: App,
+        task: BaseTask[..., Any] | None,
+        messages: list[ReceivedMessage],
+        source: Any,
+        received: float,
+    ) -> None:
+        self.app = app
+        self.task = task
+        self.message = messages[0]
+        self.messages = messages  # a task has one; a consumer may have a batch
+        self.source = source  # the QueueRunner that received it
+        self.received = received
+        self.started = 0.0
+        self.lease_until = received + app.lease
+        self.extend_at = received + app.lease / 3
+        self.slot: Slot | AsyncioTask[Any] | None = None  # where it runs
+        self.interrupt: type[BaseException] | None = None  # what was raised in it from outside
+        self.is_lost = False
+        self.document: dict[str, Any] | None = None  # the decoded body
+        self.state: dict[str, Any] | None = None  # for middleware
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    @property
+    def name(self) -> str:
+        """The name of the task; of a consumer the name of its queue."""
+        return self.queue if self.task is None else self.task.name
+
+    @property
+    def queue(self) -> str:
+        name: str = self.source.name
+        return name
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first. Deliveries whose worker died are counted too."""
+        return self.message.receive_count
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.task is not None and self.attempt > self.task.declared.rules.retries
+
+    @property
+    def attributes(self) -> Any:
+        """The headers of the message."""
+        return self.message.attributes
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the handler should end: it was cancelled, lost its lease, or exceeded its time."""
+        return self.interrupt is not None
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds that the job was ready before it started, by the clock of its broker."""
+        delivery = self.message.delivery
+        entry = delivery.entry
+        due_ms = entry.sent_ms if entry.options is None else max(entry.sent_ms, entry.options.due_ms)
+        return max(delivery.delivered_ms - due_ms, 0) / 1000 + max(self.started - self.received, 0.0)
+
+    @property
+    def runs_s(self) -> float:
+        return time.monotonic() - self.started if self.started else 0.0
+
+    def describe(self) -> str:
+        what = "batch of queue" if self.task is None else "job"
+        who = repr(self.queue) if self.task is None else f"{self.id} of task {self.task.name!r}"
+        return f"{what} {who}, attempt {self.attempt}"
+
+    def __repr__(self) -> str:
+        return f"<ActiveJob {self.describe()}>"
+
+
+def set_current(job: ActiveJob) -> Any:
+    return _current.set(job)
+
+
+def reset_current(token: Any) -> None:
+    _current.reset(token)
+
+
+def current_job() -> ActiveJob:
+    """The job that the calling handler runs. Raises LookupError outside of one."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise LookupError("no job runs here: current_job() is for handlers") from None
+
+
+def current_job_or_none() -> ActiveJob | None:
+    return _current.get(None)
+
+
+def interruption(job: ActiveJob, error: BaseException) -> type[JobCancelled] | None:
+    """The kind of interruption that ended the job; None if the handler failed by itself."""
+    from .errors import JobCancelled
+
+    kind = job.interrupt
+    if kind is not None and issubclass(kind, JobCancelled):
+        return kind
+    return type(error) if isinstance(error, JobCancelled) else None

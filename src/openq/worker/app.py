@@ -1,0 +1,240 @@
+"""`App`: tasks, consumers and schedules, and the target on which their queues are."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from ..model import RetryPolicy
+from . import codec as codecs
+from .enqueue import JobDraft, check_body, make_draft
+from .errors import InvalidTask
+from .job import Job
+from .queues import QueueDeclaration, Queues, target_keywords
+from .retry import DEFAULT_BACKOFF, ExceptionTypes, RetryRules, exception_types
+from .task import AsyncTask, BaseTask, SendOptions, Task, TaskOptions
+
+if TYPE_CHECKING:
+    from ..client.interface import LibraryBroker
+    from ..clock import Clock
+    from .middleware import Middleware
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_LEASE_S = 15.0
+
+
+class App:
+    """The tasks of a program, and where their queues are.
+
+    With `url` the queues are on a server or in Redis, with `path` in a directory, with neither in memory.
+    `queue`, `retries`, `timeout`, `result_ttl` and `codec` are the defaults of the tasks.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        broker: LibraryBroker | None = None,
+        clock: Clock | None = None,
+        token: str | None = None,
+        ca: str | None = None,
+        reconnect: float | None = None,
+        queue: str = "default",
+        retries: int = 3,
+        timeout: float | None = None,
+        hard_timeout: float | None = None,
+        result_ttl: float | None = None,
+        lease: float = DEFAULT_LEASE_S,
+        codec: str = "json",
+        middleware: Iterable[Middleware] = (),
+    ) -> None:
+        if codec not in codecs.CODECS:
+            raise InvalidTask(f"codec must be one of {', '.join(codecs.CODECS)}, not {codec!r}")
+        if not lease >= 1:
+            raise InvalidTask(f"lease must be at least 1 second, not {lease!r}")
+        target = target_keywords(
+            url=url, path=path, broker=broker, clock=clock, token=token, ca=ca, reconnect=reconnect
+        )
+        self.queues = Queues(target)
+        self.tasks: dict[str, BaseTask[..., Any]] = {}
+        self.middleware: list[Middleware] = list(middleware)
+        self.lease = lease
+        self.default_queue = queue
+        self._defaults: dict[str, Any] = {
+            "retries": retries,
+            "timeout": timeout,
+            "hard_timeout": hard_timeout,
+            "result_ttl": result_ttl,
+            "codec": codec,
+        }
+
+    # -- declaring ----------------------------------------------------------------------------
+
+    def queue(self, name: str, *, dlq: str | None = None, **settings: Any) -> QueueDeclaration:
+        """Declare a queue with any setting of `OpenQ`.
+
+        `dlq` is its dead-letter queue: by default the name with "-dead"; "" is none.
+        """
+        declaration = self.queues.declare(name)
+        declaration.settings.update(settings)
+        if dlq is not None:
+            declaration.dead_letter = dlq
+        return declaration
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retries: int | None = None,
+        backoff: RetryPolicy | None = None,
+        retry_on: ExceptionTypes = ...,
+        give_up_on: ExceptionTypes = ...,
+        timeout: float | None = None,
+        hard_timeout: float | None = None,
+        result_ttl: float | None = None,
+        priority: int | None = None,
+        codec: str | None = None,
+    ) -> TaskDecorator: ...
+
+    def task(self, *function: Any, **options: Any) -> Any:
+        """Make a task of a function or a coroutine function.
+
+        `retries` further attempts follow a failure, after the `backoff`; `retry_on` and `give_up_on` select
+        exceptions. `timeout` seconds after the start TimeLimitExceeded is raised in the handler, after
+        `hard_timeout` the process is replaced. `result_ttl` keeps the result for that many seconds.
+        """
+        decorator = TaskDecorator(self, options)
+        return decorator(*function) if function else decorator
+
+    def add_task(self, function: Callable[..., Any], options: dict[str, Any]) -> BaseTask[..., Any]:
+        if not callable(function):
+            raise InvalidTask(f"a task is a function, not {function!r}")
+        declared = self._task_options(function, options)
+        if declared.name in self.tasks:
+            raise InvalidTask(f"two tasks have the name {declared.name!r}: give one of them name=")
+        declaration = self.queues.declare(declared.queue)
+        if declaration.is_raw:
+            raise InvalidTask(f"queue {declared.queue!r} has a consumer: tasks need a queue of their own")
+        declaration.attempts = max(declaration.attempts, declared.rules.retries + 1)
+        kind = AsyncTask if inspect.iscoroutinefunction(function) else Task
+        task: BaseTask[..., Any] = kind(self, function, declared)
+        self.tasks[declared.name] = task
+        return task
+
+    def _task_options(self, function: Callable[..., Any], given: dict[str, Any]) -> TaskOptions:
+        unknown = given.keys() - _TASK_KEYWORDS
+        if unknown:
+            raise InvalidTask(f"unknown option of a task: {', '.join(sorted(unknown))}")
+        merged = {**self._defaults, **{name: value for name, value in given.items() if value is not None}}
+        for name in ("timeout", "hard_timeout", "result_ttl"):
+            value = merged[name]
+            if value is not None and not value > 0:
+                raise InvalidTask(f"{name} must be more than 0 seconds, not {value!r}")
+        if merged["codec"] not in codecs.CODECS:
+            raise InvalidTask(f"codec must be one of {', '.join(codecs.CODECS)}, not {merged['codec']!r}")
+        rules = RetryRules(
+            retries=merged["retries"],
+            backoff=merged.get("backoff") or DEFAULT_BACKOFF,
+            retry_on=exception_types(merged.get("retry_on", (Exception, SystemExit)), "retry_on"),
+            give_up_on=exception_types(merged.get("give_up_on", ()), "give_up_on"),
+        )
+        return TaskOptions(
+            name=str(merged.get("name") or getattr(function, "__name__", "task")),
+            queue=merged.get("queue") or self.default_queue,
+            rules=rules,
+            timeout=merged["timeout"],
+            hard_timeout=merged["hard_timeout"],
+            result_ttl=merged["result_ttl"],
+            priority=merged.get("priority"),
+            codec=merged["codec"],
+        )
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        task: BaseTask[..., R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: SendOptions | None = None,
+    ) -> Job[R]:
+        """Send a job; `Task.send` is the typed form."""
+        draft = make_draft(task, args, kwargs, options, self.queues.is_server)
+        return self.publish(draft)
+
+    async def aenqueue(
+        self,
+        task: BaseTask[..., R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: SendOptions | None = None,
+    ) -> Job[R]:
+        draft = make_draft(task, args, kwargs, options, self.queues.is_server)
+        return await self.apublish(draft)
+
+    def publish(self, draft: JobDraft) -> Job[Any]:
+        body = self._prepare(draft)
+        queue = self.queues.open(draft.task.queue, _BODY_CODECS[draft.task.declared.codec])
+        job_id = queue.publish(body, **draft.publish_options())
+        return self._sent(draft, job_id)
+
+    async def apublish(self, draft: JobDraft) -> Job[Any]:
+        body = self._prepare(draft)
+        queue = await self.queues.open_async(draft.task.queue, _BODY_CODECS[draft.task.declared.codec])
+        job_id = await queue.publish(body, **draft.publish_options())
+        return self._sent(draft, job_id)
+
+    def _prepare(self, draft: JobDraft) -> Any:
+        for each in self.middleware:
+            each.before_enqueue(draft)
+        body = draft.encoded()
+        check_body(draft.task, body)
+        return body
+
+    def _sent(self, draft: JobDraft, job_id: str) -> Job[Any]:
+        job: Job[Any] = Job(self, job_id, draft.task.name, draft.task.queue)
+        for each in self.middleware:
+            each.after_enqueue(draft, job)
+        return job
+
+    def close(self) -> None:
+        """Close the queue objects. Further calls open them again; queues in memory are gone."""
+        self.queues.close()
+
+
+class TaskDecorator:
+    """`app.task(...)` with options."""
+
+    def __init__(self, app: App, options: dict[str, Any]) -> None:
+        self._app = app
+        self._options = options
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._app.add_task(function, self._options)
+
+
+_TASK_KEYWORDS = {
+    *("name", "queue", "retries", "backoff", "retry_on", "give_up_on", "timeout", "hard_timeout"),
+    *("result_ttl", "priority", "codec"),
+}
+_BODY_CODECS = {"json": "auto", "msgpack": "msgpack"}  # codec of a task -> codec of its queue object

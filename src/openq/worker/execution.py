@@ -1,0 +1,164 @@
+"""One job from its handler to the broker: run, then ack, retry or dead-letter.
+
+Everything here is about one job and may block; which thread runs it is decided elsewhere. The order at the
+end of a job matters when the process dies: first what follows from the job (results, continuations), each
+written so that writing it twice changes nothing, then the ack. So a job that died in between runs again and
+nothing is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OpenQError
+from . import codec
+from .active import ActiveJob, interruption, reset_current, set_current
+from .errors import InvalidArguments, JobCancelled, TimeLimitExceeded, WorkerStopped
+from .outage import RETRY_PAUSE_S, Outage, is_closed, is_lost
+from .retry import RetryRules
+
+if TYPE_CHECKING:
+    from .app import App
+    from .slots import Slot
+
+log = logging.getLogger("openq.worker")
+
+_CONSUMER_RULES = RetryRules()
+
+
+class Execution:
+    """How jobs run and end. `ack` takes a job that is done; `report` is told how each job ended."""
+
+    def __init__(
+        self,
+        app: App,
+        ack: Callable[[ActiveJob], None],
+        report: Callable[[ActiveJob, str], None],
+        outage: Outage,
+    ) -> None:
+        self._app = app
+        self._ack = ack
+        self._report = report
+        self._outage = outage
+        self.is_giving_up = False
+
+    # -- running ------------------------------------------------------------------------------
+
+    def run(self, job: ActiveJob, slot: Slot) -> None:
+        """Run a function in this thread and settle its job."""
+        token = set_current(job)
+        job.started = time.monotonic()
+        try:
+            slot.enter(job)
+            try:
+                call, args, kwargs = self.prepare(job)
+                result = call(*args, **kwargs)
+            finally:
+                slot.leave()
+        except BaseException as error:
+            slot.leave()  # again: the exception may have come while it was leaving
+            self.failed(job, error)
+        else:
+            self.succeeded(job, result)
+        finally:
+            job.slot = None
+            reset_current(token)
+
+    def prepare(self, job: ActiveJob) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        """The handler and its arguments."""
+        task = job.task
+        for each in self._app.middleware:
+            each.before_process(job)
+        if task is None:
+            consumer = job.source.consumer
+            return consumer.function, [job.messages if consumer.is_batch else job.message], {}
+        document = job.document = codec.read_body(job.message.body)
+        args, kwargs = document.get("args", []), document.get("kwargs", {})
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise InvalidArguments("args must be a list and kwargs an object")
+        args, kwargs = task.signature.convert(args, kwargs)
+        return task.function, args, kwargs
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def succeeded(self, job: ActiveJob, result: Any) -> None:
+        """The handler returned."""
+        for each in reversed(self._app.middleware):
+            self._call(each.after_process, job, result)
+        if job.is_lost:
+            self._report(job, "lost")
+            return
+        self._report(job, "done")
+        self._ack(job)
+
+    def failed(self, job: ActiveJob, error: BaseException) -> None:
+        """The handler raised, or was interrupted."""
+        kind = interruption(job, error)
+        if job.is_lost or (kind is not None and issubclass(kind, WorkerStopped)):
+            self._report(job, "lost" if job.is_lost else "released")
+            return
+        if kind is not None:
+            log.info("%s was cancelled", job.describe())
+            self._report(job, "cancelled")
+            self._ack(job)
+            return
+        if type(error) is TimeLimitExceeded and not error.args and job.task is not None:
+            error.args = (f"longer than {job.task.declared.timeout:g} s",)
+        if job.task is None:
+            self._fail_batch(job, error)
+        else:
+            self._fail_job(job, error, job.task.declared.rules)
+
+    def _fail_job(self, job: ActiveJob, error: BaseException, rules: RetryRules) -> None:
+        retry_in = rules.delay(error, job.attempt)
+        for each in reversed(self._app.middleware):
+            self._call(each.after_failure, job, error, retry_in)
+        if retry_in is not None:
+            log.warning("%s failed, next attempt in %.1f s: %s", job.describe(), retry_in, _text(error))
+            outcome = self._settle(job, lambda queue, each: queue.nack(each, retry_in, error))
+        else:
+            log.error("%s failed for good", job.describe(), exc_info=_traceback(error))
+            outcome = self._settle(job, lambda queue, each: queue.reject(each, error))
+        self._report(job, {"returned": "retried", "lost": "lost"}.get(outcome, "dead"))
+
+    def _fail_batch(self, job: ActiveJob, error: BaseException) -> None:
+        for each in reversed(self._app.middleware):
+            self._call(each.after_failure, job, error, None)
+        log.error("%s failed", job.describe(), exc_info=_traceback(error))
+        outcome = self._settle(job, lambda queue, each: queue.nack(each, None, error))
+        self._report(job, "lost" if outcome == "lost" else "retried")
+
+    def _settle(self, job: ActiveJob, act: Callable[[Any, Any], str]) -> str:
+        """Settle every message of a job. Returns the outcome of the last one, or "lost"."""
+        outcome = "lost"
+        for message in job.messages:
+            while not message.settled:
+                try:
+                    outcome = act(job.source.queue, message)
+                    self._outage.ended()
+                    break
+                except OpenQError as problem:
+                    if is_lost(problem) or is_closed(problem) or self.is_giving_up:
+                        log.warning("%s could not be settled: %s", job.describe(), problem)
+                        break
+                    self._outage.began(problem)
+                    time.sleep(RETRY_PAUSE_S)
+        return outcome
+
+    def _call(self, hook: Callable[..., None], *args: Any) -> None:
+        try:
+            hook(*args)
+        except Exception:
+            log.exception("middleware %s failed", getattr(hook, "__qualname__", hook))
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _traceback(error: BaseException) -> BaseException | None:
+    """Wrong arguments have no traceback worth a log entry of 20 lines."""
+    return None if isinstance(error, InvalidArguments | JobCancelled) else error

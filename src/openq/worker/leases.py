@@ -1,0 +1,117 @@
+"""Heartbeats: the leases of all jobs in a worker are extended until the jobs are settled.
+
+Leases are short, so the jobs of a worker that died return within seconds. A job whose lease is lost anyway is
+told: the process was paused, or could not reach the broker for longer than the lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import OpenQError
+from .outage import Outage, is_closed, is_lost
+
+if TYPE_CHECKING:
+    from .active import ActiveJob
+
+log = logging.getLogger("openq.worker")
+
+_TICK_S = 1.0
+
+
+class LeaseKeeper:
+    """The jobs that this worker holds, and the thread that extends their leases."""
+
+    def __init__(
+        self,
+        lease_s: float,
+        outage: Outage,
+        on_lost: Callable[[ActiveJob], None],
+        on_tick: Callable[[], None],
+    ) -> None:
+        self._lease_s = lease_s
+        self._outage = outage
+        self._on_lost = on_lost
+        self._on_tick = on_tick
+        self._held: dict[int, ActiveJob] = {}
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, name: str) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"{name}-leases", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5)
+
+    def hold(self, jobs: list[ActiveJob]) -> None:
+        held = self._held
+        was_idle = not held
+        for job in jobs:
+            held[id(job)] = job
+        if was_idle:
+            self._wake.set()
+
+    def drop(self, job: ActiveJob) -> None:
+        self._held.pop(id(job), None)
+
+    def held(self) -> list[ActiveJob]:
+        return list(self._held.copy().values())
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            if self._wake.wait(_TICK_S if self._held else None):
+                self._wake.clear()  # the first job came just now, or the worker stops: nothing is due
+                continue
+            self.extend_due()
+            try:
+                self._on_tick()
+            except Exception:
+                log.exception("housekeeping of the worker failed")
+
+    def extend_due(self) -> None:
+        for job in self.held():
+            if self._stopped:
+                return
+            if time.monotonic() >= job.extend_at and id(job) in self._held:
+                self.extend(job)
+
+    def extend(self, job: ActiveJob) -> bool:
+        """Extend the lease of a job now. False if it is lost."""
+        began = time.monotonic()
+        for message in job.messages:
+            if message.settled:
+                continue
+            try:
+                job.source.queue.extend(message, self._lease_s)
+            except OpenQError as error:
+                if message.settled or id(job) not in self._held or is_closed(error):
+                    continue
+                if is_lost(error):
+                    self._lose(job, error)
+                    return False
+                self._outage.began(error)
+                if time.monotonic() > job.lease_until:
+                    self._lose(job, error)
+                    return False
+                job.extend_at = time.monotonic() + self._lease_s / 9
+                return True
+        self._outage.ended()
+        job.lease_until = began + self._lease_s
+        job.extend_at = began + self._lease_s / 3
+        return True
+
+    def _lose(self, job: ActiveJob, error: OpenQError) -> None:
+        log.warning("lost the lease of %s: %s", job.describe(), error)
+        self._on_lost(job)

@@ -1,0 +1,299 @@
+"""`Worker`: receives jobs, runs them in threads and on an event loop, and settles them.
+
+fetch thread (one per queue) -> ReadyJobs -> threads -> Acks -> broker
+                             -> event loop (coroutines) ---^
+lease thread: extends what is held, gives back what waits too long
+
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from .acks import Acks
+from .active import ActiveJob
+from .errors import InvalidTask, LeaseLost, TimeLimitExceeded, WorkerStopped
+from .execution import Execution
+from .fetching import QueueRunner
+from .leases import LeaseKeeper
+from .outage import Outage
+from .ready import ReadyJobs
+from .slots import Slot
+from .snapshot import RunningJob, WorkerSnapshot
+from .stats import Stats
+from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .app import App
+
+log = logging.getLogger("openq.worker")
+
+MAX_WAIT_S = 2.0  # a job that waits longer for a thread is given back, for other workers
+DEFAULT_GRACE_S = 30.0
+
+
+class Worker:
+    """Runs the jobs of an app in this process.
+
+    `queues` are names, or weights by name; None means all queues of the app. `threads` run functions,
+    `coroutines` is the number of coroutines at a time. `prefetch` is "auto" or the number of jobs to take
+    ahead. `on_hard_timeout` is called with a job that exceeds its hard_timeout; without it that is only
+    logged.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        queues: Iterable[str] | Mapping[str, int] | None = None,
+        *,
+        threads: int = 8,
+        coroutines: int = 100,
+        prefetch: int | str = "auto",
+        name: str | None = None,
+        on_hard_timeout: Callable[[ActiveJob], None] | None = None,
+    ) -> None:
+        if threads < 1 or coroutines < 1:
+            raise InvalidTask("a worker needs at least one thread and one coroutine")
+        if prefetch != "auto" and (
+            isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0
+        ):
+            raise InvalidTask(f"prefetch must be 'auto' or a number, not {prefetch!r}")
+        self.app = app
+        self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
+        self.threads = threads
+        self.coroutines = coroutines
+        self.stats = Stats()
+        self.outage = Outage()
+        self.watchdog = Watchdog()
+        self.is_quiet = False
+        self._weights = _weights(app, queues)
+        self._on_hard_timeout = on_hard_timeout
+        self._fixed_prefetch = None if prefetch == "auto" else int(prefetch)
+        self._started_at = 0.0
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._stop_lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._busy: set[int] = set()  # numbers of threads that run a handler
+        self.sources: list[QueueRunner] = []
+        self.leases = LeaseKeeper(app.lease, self.outage, self._lost, self._tick)
+        self.acks = Acks(self.outage, self._acked, self._lost)
+        self.execution = Execution(app, self.acks.add, self._report, self.outage)
+        self.ready: ReadyJobs | None = None
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the queues and start the threads; returns at once."""
+        if self.sources:
+            raise InvalidTask("a worker starts once")
+        self.app.queues.declare_all()
+        self._started_at = time.time()
+        self.sources = [
+            QueueRunner(self, name, weight, self._fixed_prefetch) for name, weight in self._weights.items()
+        ]
+        self.ready = ReadyJobs({source: source.weight for source in self.sources})
+        self.leases.start(self.name)
+        self.acks.start(self.name)
+        for number in range(self.threads):
+            thread = threading.Thread(
+                target=self._work, args=(number,), name=f"{self.name}-{number + 1}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        for source in self.sources:
+            source.start()
+        log.info("worker %s runs queues %s", self.name, ", ".join(self._weights))
+
+    def run(self) -> None:
+        """Start, and return when the worker was stopped. Ctrl-C stops it."""
+        self.start()
+        try:
+            self._stopped.wait()
+        except KeyboardInterrupt:
+            self.stop()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the worker has stopped."""
+        return self._stopped.wait(timeout)
+
+    def quiet(self) -> None:
+        """Receive nothing more, and give back what has not started. Running jobs go on."""
+        self.is_quiet = True
+        for source in self.sources:
+            source.stop()
+        if self.ready is not None:
+            self.give_back(self.ready.clear())
+
+    def stop(self, grace: float = DEFAULT_GRACE_S) -> None:
+        """Stop receiving, let running jobs finish for `grace` seconds, give back the rest at once."""
+        with self._stop_lock:
+            if self._stopped.is_set():
+                return
+            self._stopping.set()
+            self.quiet()
+            deadline = time.monotonic() + grace
+            for source in self.sources:
+                source.join(5)
+            if self.ready is not None:
+                self.give_back(self.ready.clear())
+            while self.running() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self._interrupt_rest()
+            if self.ready is not None:
+                self.ready.stop(self.threads)
+            self.acks.stop(max(deadline - time.monotonic(), 5.0))
+            self.leases.stop()
+            self.watchdog.stop()
+            for source in self.sources:
+                source.close()
+            self._stopped.set()
+            log.info("worker %s stopped", self.name)
+
+    def _interrupt_rest(self) -> None:
+        """The grace period is over: other workers may run these jobs now."""
+        self.execution.is_giving_up = True
+        rest = self.running()
+        for job in rest:
+            log.warning("%s still runs and is given back", job.describe())
+            self.interrupt(job, WorkerStopped)
+        self.give_back(rest)
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def running(self) -> list[ActiveJob]:
+        return [job for job in self.leases.held() if job.slot is not None]
+
+    def received(self, source: QueueRunner, jobs: list[ActiveJob]) -> None:
+        """Jobs that were just received, from a fetch thread."""
+        self.leases.hold(jobs)
+        assert self.ready is not None
+        if self.is_quiet:
+            self.give_back(jobs)
+        else:
+            self.ready.add(source, jobs)
+
+    def _work(self, number: int) -> None:
+        assert self.ready is not None
+        slot, take, run, busy = Slot(), self.ready.take, self.execution.run, self._busy
+        while (job := take()) is not None:
+            busy.add(number)
+            self.watch(job)
+            run(job, slot)
+            busy.discard(number)
+            job.source.made_room()
+
+    @property
+    def idle_threads(self) -> int:
+        return self.threads - len(self._busy)
+
+    def interrupt(self, job: ActiveJob, kind: type[BaseException]) -> None:
+        """Raise an exception in the handler of a job."""
+        slot = job.slot
+        if isinstance(slot, Slot):
+            slot.interrupt(job, kind)
+
+    def give_back(self, jobs: list[ActiveJob]) -> None:
+        """Return jobs to their queues, at once and uncounted."""
+        by_source: dict[QueueRunner, list[ActiveJob]] = {}
+        for job in jobs:
+            by_source.setdefault(job.source, []).append(job)
+        for source, some in by_source.items():
+            source.release(some)
+            for job in some:
+                self.leases.drop(job)
+                self.stats.add(job.name, source.name, "released")
+
+    def watch(self, job: ActiveJob) -> None:
+        """The time limits of a job that starts."""
+        task = job.task
+        if task is None:
+            return
+        if task.declared.timeout is not None and not task.is_coroutine:
+            self.watchdog.watch(job, task.declared.timeout, self._exceeded)
+        if task.declared.hard_timeout is not None:
+            self.watchdog.watch(job, task.declared.hard_timeout, self._exceeded_hard)
+
+    def _exceeded(self, job: ActiveJob) -> None:
+        self.interrupt(job, TimeLimitExceeded)
+
+    def _exceeded_hard(self, job: ActiveJob) -> None:
+        log.error("%s exceeded its hard_timeout", job.describe())
+        if self._on_hard_timeout is not None:
+            self._on_hard_timeout(job)
+
+    # -- what the parts report ----------------------------------------------------------------
+
+    def _report(self, job: ActiveJob, outcome: str) -> None:
+        run_s = job.runs_s
+        source: QueueRunner = job.source
+        source.prefetch.observe(run_s)
+        self.stats.count(job.name, source.name, outcome, run_s, job.wait_s)
+        if outcome not in ("done", "cancelled"):
+            self.leases.drop(job)  # those are held until their ack is confirmed
+
+    def _acked(self, jobs: list[ActiveJob]) -> None:
+        for job in jobs:
+            self.leases.drop(job)
+
+    def _lost(self, job: ActiveJob) -> None:
+        job.is_lost = True
+        self.leases.drop(job)
+        if job.slot is not None:
+            self.interrupt(job, LeaseLost)
+        elif self.ready is not None and self.ready.remove(job):
+            self.stats.add(job.name, job.queue, "lost")
+
+    def _tick(self) -> None:
+        """Once a second while jobs are held."""
+        assert self.ready is not None
+        limit = time.monotonic() - MAX_WAIT_S
+        waiting = [job for job in self.leases.held() if not job.started and job.received < limit]
+        stale = [job for job in waiting if self.ready.remove(job)]
+        if stale:
+            self.give_back(stale)
+
+    def snapshot(self) -> WorkerSnapshot:
+        """What runs and what was done."""
+        now = time.time()
+        running = self.running()
+        return WorkerSnapshot(
+            name=self.name,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            queues=dict(self._weights),
+            threads=self.threads,
+            busy=len(running),
+            held=len(self.leases),
+            is_quiet=self.is_quiet,
+            is_unreachable=self.outage.is_on,
+            running=[
+                RunningJob(job.id, job.name, job.queue, job.attempt, now - job.runs_s) for job in running
+            ],
+            tasks=self.stats.copy(),
+        )
+
+
+def _weights(app: App, queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int]:
+    if queues is None:
+        weights = dict.fromkeys(app.queues.declared, 1)
+    elif isinstance(queues, Mapping):
+        weights = dict(queues)
+    else:
+        weights = dict.fromkeys(queues, 1)
+    unknown = [name for name in weights if name not in app.queues.declared]
+    if unknown:
+        raise InvalidTask(f"the app has no task or consumer for queue {', '.join(map(repr, unknown))}")
+    if not weights:
+        raise InvalidTask("the app has no tasks and no consumers")
+    if any(
+        isinstance(weight, bool) or not isinstance(weight, int) or weight < 1 for weight in weights.values()
+    ):
+        raise InvalidTask("the weight of a queue is a whole number, 1 or more")
+    return weights
