@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from ..model import RetryPolicy
 from . import codec as codecs
+from .consumers import Consumer
 from .enqueue import JobDraft, check_body, make_draft
 from .errors import InvalidTask
 from .job import Job
@@ -18,6 +19,7 @@ from .task import AsyncTask, BaseTask, SendOptions, Task, TaskOptions
 
 if TYPE_CHECKING:
     from ..client.interface import LibraryBroker
+    from ..client.message import Message
     from ..clock import Clock
     from .middleware import Middleware
 
@@ -62,6 +64,7 @@ class App:
         )
         self.queues = Queues(target)
         self.tasks: dict[str, BaseTask[..., Any]] = {}
+        self.consumers: dict[str, Consumer] = {}
         self.middleware: list[Middleware] = list(middleware)
         self.lease = lease
         self.default_queue = queue
@@ -118,6 +121,56 @@ class App:
         """
         decorator = TaskDecorator(self, options)
         return decorator(*function) if function else decorator
+
+    @overload
+    def consumer(
+        self,
+        queue: str,
+        *,
+        batch: None = None,
+        concurrency: int = ...,
+        timeout: float | None = None,
+        **settings: Any,
+    ) -> Callable[[Callable[[Message], R]], Callable[[Message], R]]: ...
+    @overload
+    def consumer(
+        self,
+        queue: str,
+        *,
+        batch: int,
+        concurrency: int = ...,
+        timeout: float | None = None,
+        **settings: Any,
+    ) -> Callable[[Callable[[list[Message]], R]], Callable[[list[Message]], R]]: ...
+
+    def consumer(
+        self,
+        queue: str,
+        *,
+        batch: int | None = None,
+        concurrency: int = 1,
+        timeout: float | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Handle the messages of a queue that others send to: each `Message`, or lists of up to `batch`.
+
+        They are acked when the handler returns, and nacked with the exception when it raises; a message that
+        the handler settled itself is left alone. `concurrency` calls run at a time in each worker.
+        `settings` are settings of the queue; without them it is used as it is.
+        """
+        declaration = self.queues.declare(queue)
+        if queue in self.consumers or declaration.attempts:
+            raise InvalidTask(f"queue {queue!r} has a task or a consumer already")
+        if concurrency < 1 or (batch is not None and batch < 1):
+            raise InvalidTask("batch and concurrency must be at least 1")
+        declaration.is_raw = True
+        declaration.settings.update(settings)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.consumers[queue] = Consumer(queue, function, batch, concurrency, timeout)
+            return function
+
+        return decorate
 
     def add_task(self, function: Callable[..., Any], options: dict[str, Any]) -> BaseTask[..., Any]:
         if not callable(function):

@@ -18,7 +18,6 @@ from . import codec
 from .active import ActiveJob, interruption, reset_current, set_current
 from .errors import InvalidArguments, JobCancelled, TimeLimitExceeded, WorkerStopped
 from .outage import RETRY_PAUSE_S, Outage, is_closed, is_lost
-from .retry import RetryRules
 
 if TYPE_CHECKING:
     from .app import App
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.worker")
 
-_CONSUMER_RULES = RetryRules()
+Finish = Callable[[], None]
 
 
 class Execution:
@@ -85,55 +84,65 @@ class Execution:
     # -- ending -------------------------------------------------------------------------------
 
     def succeeded(self, job: ActiveJob, result: Any) -> None:
-        """The handler returned."""
+        """The handler returned. May block."""
+        finish = self.accept(job, result)
+        if finish is not None:
+            finish()
+
+    def failed(self, job: ActiveJob, error: BaseException) -> None:
+        """The handler raised, or was interrupted. May block."""
+        finish = self.judge(job, error)
+        if finish is not None:
+            finish()
+
+    def accept(self, job: ActiveJob, result: Any) -> Finish | None:
+        """After a handler that returned. Returns the rest of the work, if it may block."""
         for each in reversed(self._app.middleware):
             self._call(each.after_process, job, result)
         if job.is_lost:
             self._report(job, "lost")
-            return
+            return None
         self._report(job, "done")
         self._ack(job)
+        return None
 
-    def failed(self, job: ActiveJob, error: BaseException) -> None:
-        """The handler raised, or was interrupted."""
+    def judge(self, job: ActiveJob, error: BaseException) -> Finish | None:
+        """After a handler that raised. Returns the rest of the work, if it may block."""
         kind = interruption(job, error)
         if job.is_lost or (kind is not None and issubclass(kind, WorkerStopped)):
             self._report(job, "lost" if job.is_lost else "released")
-            return
+            return None
         if kind is not None:
             log.info("%s was cancelled", job.describe())
             self._report(job, "cancelled")
             self._ack(job)
-            return
+            return None
         if type(error) is TimeLimitExceeded and not error.args and job.task is not None:
             error.args = (f"longer than {job.task.declared.timeout:g} s",)
-        if job.task is None:
-            self._fail_batch(job, error)
-        else:
-            self._fail_job(job, error, job.task.declared.rules)
-
-    def _fail_job(self, job: ActiveJob, error: BaseException, rules: RetryRules) -> None:
-        retry_in = rules.delay(error, job.attempt)
+        rules = None if job.task is None else job.task.declared.rules
+        retry_in = None if rules is None else rules.delay(error, job.attempt)
         for each in reversed(self._app.middleware):
             self._call(each.after_failure, job, error, retry_in)
-        if retry_in is not None:
-            log.warning("%s failed, next attempt in %.1f s: %s", job.describe(), retry_in, _text(error))
-            outcome = self._settle(job, lambda queue, each: queue.nack(each, retry_in, error))
-        else:
-            log.error("%s failed for good", job.describe(), exc_info=_traceback(error))
-            outcome = self._settle(job, lambda queue, each: queue.reject(each, error))
+        if rules is None:
+            log.error("%s failed", job.describe(), exc_info=_traceback(error))
+            return lambda: self._nack_all(job, None, error)
+        if retry_in is None:
+            log.error("%s failed for good: %s", job.describe(), _text(error), exc_info=_traceback(error))
+            return lambda: self._reject(job, error)
+        log.warning("%s failed, next attempt in %.1f s: %s", job.describe(), retry_in, _text(error))
+        return lambda: self._nack_all(job, retry_in, error)
+
+    def _nack_all(self, job: ActiveJob, delay: float | None, error: BaseException) -> None:
+        outcome = self._settle(job, lambda queue, each: queue.nack(each, delay, error))
         self._report(job, {"returned": "retried", "lost": "lost"}.get(outcome, "dead"))
 
-    def _fail_batch(self, job: ActiveJob, error: BaseException) -> None:
-        for each in reversed(self._app.middleware):
-            self._call(each.after_failure, job, error, None)
-        log.error("%s failed", job.describe(), exc_info=_traceback(error))
-        outcome = self._settle(job, lambda queue, each: queue.nack(each, None, error))
-        self._report(job, "lost" if outcome == "lost" else "retried")
+    def _reject(self, job: ActiveJob, error: BaseException) -> None:
+        outcome = self._settle(job, lambda queue, each: queue.reject(each, error))
+        self._report(job, "lost" if outcome == "lost" else "dead")
 
     def _settle(self, job: ActiveJob, act: Callable[[Any, Any], str]) -> str:
         """Settle every message of a job. Returns the outcome of the last one, or "lost"."""
-        outcome = "lost"
+        outcome = "returned" if all(message.settled for message in job.messages) else "lost"
         for message in job.messages:
             while not message.settled:
                 try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..client.message import ReceivedMessage
 from ..errors import Closed, OpenQError
 from .active import ActiveJob
+from .consumers import ConsumerMessage
 from .outage import RETRY_PAUSE_S
 from .prefetch import Prefetch
 
@@ -27,7 +28,7 @@ class QueueRunner:
     def __init__(self, worker: Worker, name: str, weight: int, fixed_prefetch: int | None) -> None:
         self.name = name
         self.weight = weight
-        self.consumer: Any = None
+        self.consumer = worker.app.consumers.get(name)
         self.queue = worker.app.queues.open(name)
         self.prefetch = Prefetch(fixed_prefetch)
         self._worker = worker
@@ -35,6 +36,12 @@ class QueueRunner:
         self._stopping = threading.Event()
         self._room = threading.Event()
         self._wants_room = False
+        self._batches = 0  # of the consumer, in this worker
+        self._batch_lock = threading.Lock()
+        kinds = {task.is_coroutine for task in worker.app.tasks.values() if task.queue == name}
+        if self.consumer is not None:
+            kinds = {self.consumer.is_coroutine}
+        self._kinds = kinds or {False}
         self._thread = threading.Thread(target=self._run, name=f"{worker.name}-{name}", daemon=True)
 
     def start(self) -> None:
@@ -58,13 +65,26 @@ class QueueRunner:
         if self._wants_room and self._capacity() > 0:
             self._room.set()
 
+    def batch_ended(self) -> None:
+        with self._batch_lock:
+            self._batches -= 1
+
     def _capacity(self) -> int:
         """Jobs to receive now; 0 while enough are waiting."""
+        if self.consumer is not None:
+            return (self.consumer.batch or 1) if self._batches < self.consumer.concurrency else 0
+        # A queue with functions and coroutines takes as many jobs as both can run: which kind comes next
+        # is not known before it is received.
+        return min(self._room_for(is_coroutine) for is_coroutine in self._kinds)
+
+    def _room_for(self, is_coroutine: bool) -> int:
         worker = self._worker
         assert worker.ready is not None
-        idle = worker.idle_threads
-        limit = self.prefetch.limit(worker.threads)
-        waiting = worker.ready.count(self)
+        if is_coroutine:
+            slots, idle, waiting = worker.coroutines, worker.loop.idle, worker.loop.count(self)
+        else:
+            slots, idle, waiting = worker.threads, worker.idle_threads, worker.ready.count(self)
+        limit = self.prefetch.limit(slots)
         room = idle + limit - waiting
         # Few at a time would cost a call for each: wait until half of the stock is used up.
         return room if room * 2 >= limit or waiting < idle else 0
@@ -103,23 +123,37 @@ class QueueRunner:
             self._room.wait(1.0)  # the average may have changed without a job that ended
         self._wants_room = False
 
-    def _dispatch(self, messages: list[ReceivedMessage], received: float) -> None:
-        app = self._worker.app
-        tasks = app.tasks
+    def _dispatch(self, messages: list[ReceivedMessage], began: float) -> None:
+        worker = self._worker
         # A wait may be long: the lease began when the messages came, not when the wait did.
-        now = max(received, time.monotonic() - 1.0)
-        jobs: list[ActiveJob] = []
+        received = max(began, time.monotonic() - 1.0)
+        if self.consumer is not None:
+            self._dispatch_batch(messages, received)
+            return
+        app = worker.app
+        tasks = app.tasks
+        functions: list[ActiveJob] = []
+        coroutines: list[ActiveJob] = []
+        unknown: list[ActiveJob] = []
         for message in messages:
             task = tasks.get(message.message_type or "")
             if task is None:
-                self._release_unknown(message)
-                continue
-            jobs.append(ActiveJob(app, task, [message], self, now))
-        self._worker.received(self, jobs)
+                unknown.append(ActiveJob(app, None, [message], self, received))
+            elif task.is_coroutine:
+                coroutines.append(ActiveJob(app, task, [message], self, received))
+            else:
+                functions.append(ActiveJob(app, task, [message], self, received))
+        worker.received(self, functions, coroutines, unknown)
 
-    def _release_unknown(self, message: ReceivedMessage) -> None:
-        log.error("unknown task %r in queue %r", message.message_type, self.name)
-        self.queue.nack(message, 5.0, f"unknown task {message.message_type!r}")
+    def _dispatch_batch(self, messages: list[ReceivedMessage], received: float) -> None:
+        assert self.consumer is not None
+        worker = self._worker
+        own = [ConsumerMessage(self.queue, each.delivery, lambda: worker.loop.pool) for each in messages]
+        job = ActiveJob(worker.app, None, [*own], self, received)
+        with self._batch_lock:
+            self._batches += 1
+        is_coroutine = self.consumer.is_coroutine
+        worker.received(self, [] if is_coroutine else [job], [job] if is_coroutine else [], [])
 
     def release(self, jobs: list[ActiveJob]) -> None:
         """Return jobs at once and uncounted."""

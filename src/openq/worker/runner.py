@@ -22,11 +22,13 @@ from .errors import InvalidTask, LeaseLost, TimeLimitExceeded, WorkerStopped
 from .execution import Execution
 from .fetching import QueueRunner
 from .leases import LeaseKeeper
+from .loops import LoopThread
 from .outage import Outage
 from .ready import ReadyJobs
 from .slots import Slot
 from .snapshot import RunningJob, WorkerSnapshot
 from .stats import Stats
+from .unknown import UnknownJobs
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ class Worker:
         self.acks = Acks(self.outage, self._acked, self._lost)
         self.execution = Execution(app, self.acks.add, self._report, self.outage)
         self.ready: ReadyJobs | None = None
+        self.unknown = UnknownJobs()
+        self.loop = LoopThread(self.execution, coroutines, self.name, self.watch, self._ended)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -128,8 +132,7 @@ class Worker:
         self.is_quiet = True
         for source in self.sources:
             source.stop()
-        if self.ready is not None:
-            self.give_back(self.ready.clear())
+        self.give_back(self._waiting())
 
     def stop(self, grace: float = DEFAULT_GRACE_S) -> None:
         """Stop receiving, let running jobs finish for `grace` seconds, give back the rest at once."""
@@ -141,8 +144,7 @@ class Worker:
             deadline = time.monotonic() + grace
             for source in self.sources:
                 source.join(5)
-            if self.ready is not None:
-                self.give_back(self.ready.clear())
+            self.give_back(self._waiting())
             while self.running() and time.monotonic() < deadline:
                 time.sleep(0.01)
             self._interrupt_rest()
@@ -151,6 +153,7 @@ class Worker:
             self.acks.stop(max(deadline - time.monotonic(), 5.0))
             self.leases.stop()
             self.watchdog.stop()
+            self.loop.stop()
             for source in self.sources:
                 source.close()
             self._stopped.set()
@@ -170,14 +173,30 @@ class Worker:
     def running(self) -> list[ActiveJob]:
         return [job for job in self.leases.held() if job.slot is not None]
 
-    def received(self, source: QueueRunner, jobs: list[ActiveJob]) -> None:
+    def _waiting(self) -> list[ActiveJob]:
+        """Take out the jobs that have not started."""
+        ready = [] if self.ready is None else self.ready.clear()
+        return [*ready, *self.loop.clear(), *self.unknown.clear()]
+
+    def received(
+        self,
+        source: QueueRunner,
+        functions: list[ActiveJob],
+        coroutines: list[ActiveJob],
+        unknown: list[ActiveJob],
+    ) -> None:
         """Jobs that were just received, from a fetch thread."""
+        jobs = [*functions, *coroutines, *unknown]
         self.leases.hold(jobs)
         assert self.ready is not None
         if self.is_quiet:
             self.give_back(jobs)
-        else:
-            self.ready.add(source, jobs)
+            return
+        if unknown:
+            self.unknown.add(unknown)
+        if coroutines:
+            self.loop.add(coroutines)
+        self.ready.add(source, functions)
 
     def _work(self, number: int) -> None:
         assert self.ready is not None
@@ -187,7 +206,14 @@ class Worker:
             self.watch(job)
             run(job, slot)
             busy.discard(number)
-            job.source.made_room()
+            self._ended(job)
+
+    def _ended(self, job: ActiveJob) -> None:
+        """A handler has ended, and its thread or coroutine is free."""
+        source: QueueRunner = job.source
+        if source.consumer is not None:
+            source.batch_ended()
+        source.made_room()
 
     @property
     def idle_threads(self) -> int:
@@ -198,6 +224,8 @@ class Worker:
         slot = job.slot
         if isinstance(slot, Slot):
             slot.interrupt(job, kind)
+        else:
+            self.loop.interrupt(job, kind)
 
     def give_back(self, jobs: list[ActiveJob]) -> None:
         """Return jobs to their queues, at once and uncounted."""
@@ -209,11 +237,16 @@ class Worker:
             for job in some:
                 self.leases.drop(job)
                 self.stats.add(job.name, source.name, "released")
+                if source.consumer is not None and not job.started:
+                    source.batch_ended()
 
     def watch(self, job: ActiveJob) -> None:
         """The time limits of a job that starts."""
         task = job.task
         if task is None:
+            timeout = job.source.consumer.timeout
+            if timeout is not None and not job.source.consumer.is_coroutine:
+                self.watchdog.watch(job, timeout, self._exceeded)
             return
         if task.declared.timeout is not None and not task.is_coroutine:
             self.watchdog.watch(job, task.declared.timeout, self._exceeded)
@@ -247,17 +280,18 @@ class Worker:
         self.leases.drop(job)
         if job.slot is not None:
             self.interrupt(job, LeaseLost)
-        elif self.ready is not None and self.ready.remove(job):
+        elif self._remove_waiting(job):
             self.stats.add(job.name, job.queue, "lost")
 
     def _tick(self) -> None:
         """Once a second while jobs are held."""
-        assert self.ready is not None
         limit = time.monotonic() - MAX_WAIT_S
         waiting = [job for job in self.leases.held() if not job.started and job.received < limit]
-        stale = [job for job in waiting if self.ready.remove(job)]
-        if stale:
-            self.give_back(stale)
+        stale = [job for job in waiting if self._remove_waiting(job)]
+        self.give_back([*stale, *self.unknown.due()])
+
+    def _remove_waiting(self, job: ActiveJob) -> bool:
+        return (self.ready is not None and self.ready.remove(job)) or self.loop.remove(job)
 
     def snapshot(self) -> WorkerSnapshot:
         """What runs and what was done."""
