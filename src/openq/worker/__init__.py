@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from .active import ActiveJob as ActiveJob
     from .active import current_job as current_job
     from .app import App as App
+    from .calls import Call as Call
+    from .calls import Chain as Chain
+    from .calls import Group as Group
+    from .calls import group as group
     from .errors import InvalidArguments as InvalidArguments
     from .errors import InvalidTask as InvalidTask
     from .errors import JobCancelled as JobCancelled
     from .errors import JobFailed as JobFailed
+    from .errors import JobWasCancelled as JobWasCancelled
     from .errors import LeaseLost as LeaseLost
     from .errors import ResultNotKept as ResultNotKept
     from .errors import ResultTimeout as ResultTimeout
@@ -32,8 +37,10 @@ if TYPE_CHECKING:
     from .errors import TimeLimitExceeded as TimeLimitExceeded
     from .errors import WorkerError as WorkerError
     from .errors import WorkerStopped as WorkerStopped
+    from .groups import GroupJob as GroupJob
     from .job import Job as Job
     from .middleware import Middleware as Middleware
+    from .once import once as once
     from .runner import Worker as Worker
     from .task import AsyncTask as AsyncTask
     from .task import Task as Task
@@ -41,9 +48,20 @@ if TYPE_CHECKING:
 _HOMES = {
     "active": ("ActiveJob", "current_job"),
     "app": ("App",),
+    "calls": ("Call", "Chain", "Group", "group"),
+    "groups": ("GroupJob",),
+    "once": ("once",),
     "errors": (
-        *("InvalidArguments", "InvalidTask", "JobCancelled", "JobFailed", "LeaseLost", "ResultNotKept"),
-        *("ResultTimeout", "Retry", "TimeLimitExceeded", "WorkerError", "WorkerStopped"),
+        *("InvalidArguments", "InvalidTask", "JobCancelled", "JobFailed", "JobWasCancelled"),
+        *(
+            "LeaseLost",
+            "ResultNotKept",
+            "ResultTimeout",
+            "Retry",
+            "TimeLimitExceeded",
+            "WorkerError",
+            "WorkerStopped",
+        ),
     ),
     "job": ("Job",),
     "middleware": ("Middleware",),

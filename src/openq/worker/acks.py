@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OpenQError
 from .outage import RETRY_PAUSE_S, Outage, is_closed, is_lost
+from .store import RESULTS
 
 if TYPE_CHECKING:
     from .active import ActiveJob
@@ -23,17 +24,19 @@ MAX_BATCH = 1_000
 
 
 class Acks:
-    """The thread that acks. `on_acked` and `on_lost` are called with the jobs."""
+    """The thread that acks, and writes the results just before. `on_acked` and `on_lost` get the jobs."""
 
     def __init__(
         self,
         outage: Outage,
         on_acked: Callable[[list[ActiveJob]], None],
         on_lost: Callable[[ActiveJob], None],
+        owns: Callable[[ActiveJob], bool],
     ) -> None:
         self._outage = outage
         self._on_acked = on_acked
         self._on_lost = on_lost
+        self._owns = owns
         self._finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._giving_up = threading.Event()
@@ -79,9 +82,18 @@ class Acks:
         return batch, True
 
     def _ack(self, source: Any, jobs: list[ActiveJob]) -> None:
+        with_results = [job for job in jobs if job.result_put is not None]
+        if with_results:
+            # A result of a job that another worker may run by now is not written.
+            lost = {id(job) for job in with_results if not self._owns(job)}
+            jobs = [job for job in jobs if id(job) not in lost]
+        puts = [job.result_put for job in jobs if job.result_put is not None]
         messages = [message for job in jobs for message in job.messages if not message.settled]
         while messages:
             try:
+                if puts:
+                    source.queue.kv(RESULTS).put_many(puts)  # first: a job that is acked has its result
+                    puts = []
                 source.queue.ack_many(messages)
                 break
             except OpenQError as error:
@@ -96,7 +108,7 @@ class Acks:
                 self._report_lost(jobs)
                 break
         self._outage.ended()
-        self._on_acked(jobs)
+        self._on_acked([job for job in jobs if not job.is_lost])
 
     def _report_lost(self, jobs: list[ActiveJob]) -> None:
         for job in jobs:

@@ -6,15 +6,20 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from .store import Progress, now_ms
+
 if TYPE_CHECKING:
     from asyncio import Task as AsyncioTask
 
     from ..client.message import ReceivedMessage
+    from ..engine.key_values import KvPut
     from .app import App
     from .errors import JobCancelled
+    from .once import once as Once
     from .slots import Slot
     from .task import BaseTask
 
+_PROGRESS_PAUSE_S = 0.25
 _current: ContextVar[ActiveJob] = ContextVar("openq_current_job")
 
 
@@ -23,7 +28,9 @@ class ActiveJob:
 
     __slots__ = (
         "app",
+        "claims",
         "document",
+        "ended",
         "extend_at",
         "interrupt",
         "is_lost",
@@ -31,6 +38,8 @@ class ActiveJob:
         "message",
         "messages",
         "received",
+        "reported_at",
+        "result_put",
         "slot",
         "source",
         "started",
@@ -53,12 +62,16 @@ class ActiveJob:
         self.source = source  # the QueueRunner that received it
         self.received = received
         self.started = 0.0
+        self.ended = 0.0
+        self.reported_at = 0.0  # its last progress
         self.lease_until = received + app.lease
         self.extend_at = received + app.lease / 3
         self.slot: Slot | AsyncioTask[Any] | None = None  # where it runs
         self.interrupt: type[BaseException] | None = None  # what was raised in it from outside
         self.is_lost = False
         self.document: dict[str, Any] | None = None  # the decoded body
+        self.claims: list[Once] | None = None  # of `once`, extended with the lease
+        self.result_put: KvPut | None = None  # its outcome, written together with the ack
         self.state: dict[str, Any] | None = None  # for middleware
 
     @property
@@ -104,7 +117,31 @@ class ActiveJob:
 
     @property
     def runs_s(self) -> float:
-        return time.monotonic() - self.started if self.started else 0.0
+        return (self.ended or time.monotonic()) - self.started if self.started else 0.0
+
+    def progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Report how far the job is: a fraction from 0 to 1, a text, or both.
+
+        At most four reports a second are written; in a coroutine this does not block.
+        """
+        now = time.monotonic()
+        is_end = fraction is not None and fraction >= 1
+        if now - self.reported_at < _PROGRESS_PAUSE_S and not is_end:
+            return
+        self.reported_at = now
+        report = Progress(fraction, text, now_ms())
+        if self.task is not None and self.task.is_coroutine:
+            from asyncio import get_running_loop
+
+            get_running_loop().run_in_executor(None, self.app.store.put_progress, self.id, report)
+        else:
+            self.app.store.put_progress(self.id, report)
+
+    def once(self, key: str, **options: Any) -> Once:
+        """`once` with the key in the namespace of this task."""
+        from .once import once as make
+
+        return make(f"{self.name}/{key}", **options)
 
     def describe(self) -> str:
         what = "batch of queue" if self.task is None else "job"

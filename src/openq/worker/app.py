@@ -12,9 +12,11 @@ from . import codec as codecs
 from .consumers import Consumer
 from .enqueue import JobDraft, check_body, make_draft
 from .errors import InvalidTask
+from .flows import Flows
 from .job import Job
 from .queues import QueueDeclaration, Queues, target_keywords
 from .retry import DEFAULT_BACKOFF, ExceptionTypes, RetryRules, exception_types
+from .store import JobStore
 from .task import AsyncTask, BaseTask, SendOptions, Task, TaskOptions
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class App:
         self.tasks: dict[str, BaseTask[..., Any]] = {}
         self.consumers: dict[str, Consumer] = {}
         self.middleware: list[Middleware] = list(middleware)
+        self.store = JobStore(self.queues)
+        self.flows = Flows(self)
         self.lease = lease
         self.default_queue = queue
         self._defaults: dict[str, Any] = {
@@ -238,30 +242,36 @@ class App:
         draft = make_draft(task, args, kwargs, options, self.queues.is_server)
         return await self.apublish(draft)
 
-    def publish(self, draft: JobDraft) -> Job[Any]:
-        body = self._prepare(draft)
-        queue = self.queues.open(draft.task.queue, _BODY_CODECS[draft.task.declared.codec])
+    def publish(self, draft: JobDraft, check: bool = True) -> Job[Any]:
+        body = self._prepare(draft, check)
+        queue = self.queues.open(draft.queue, _BODY_CODECS[draft.codec])
         job_id = queue.publish(body, **draft.publish_options())
         return self._sent(draft, job_id)
 
     async def apublish(self, draft: JobDraft) -> Job[Any]:
-        body = self._prepare(draft)
-        queue = await self.queues.open_async(draft.task.queue, _BODY_CODECS[draft.task.declared.codec])
+        body = self._prepare(draft, True)
+        queue = await self.queues.open_async(draft.queue, _BODY_CODECS[draft.codec])
         job_id = await queue.publish(body, **draft.publish_options())
         return self._sent(draft, job_id)
 
-    def _prepare(self, draft: JobDraft) -> Any:
+    def _prepare(self, draft: JobDraft, check: bool) -> Any:
         for each in self.middleware:
             each.before_enqueue(draft)
         body = draft.encoded()
-        check_body(draft.task, body)
+        if check and draft.task is not None:
+            check_body(draft.task, body)
         return body
 
     def _sent(self, draft: JobDraft, job_id: str) -> Job[Any]:
-        job: Job[Any] = Job(self, job_id, draft.task.name, draft.task.queue)
+        ttl = None if draft.task is None else draft.task.declared.result_ttl
+        job: Job[Any] = Job(self, job_id, draft.name, draft.queue, ttl)
         for each in self.middleware:
             each.after_enqueue(draft, job)
         return job
+
+    def job(self, id: str, task: BaseTask[..., R]) -> Job[R]:
+        """The job of an id that was kept: `app.job(id, send_mail).result()`."""
+        return Job(self, id, task.name, task.queue, task.declared.result_ttl)
 
     def close(self) -> None:
         """Close the queue objects. Further calls open them again; queues in memory are gone."""

@@ -17,33 +17,42 @@ from .errors import InvalidArguments
 if TYPE_CHECKING:
     from .task import BaseTask, SendOptions
 
-_PUBLISH_NAMES = {"key": "group", "unique": "unique_key", "dedup": "dedup_id"}
+PUBLISH_NAMES = {"key": "group", "unique": "unique_key", "dedup": "dedup_id"}
 
 
 @dataclass(slots=True)
 class JobDraft:
     """A job before it is sent. Middleware may change `attributes` and `options`."""
 
-    task: BaseTask[..., Any]
+    task: BaseTask[..., Any] | None  # None: the next step of a chain, of a task of another app
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: dict[str, Any]  # keywords of `Queue.publish`
     attributes: dict[str, Any] = field(default_factory=dict)
-    extra: dict[str, Any] | None = None  # further fields of the body: then, group
+    extra: dict[str, Any] | None = None  # further fields of the body: then, group, keep
+    queue: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return str(self.options["message_type"])
+
+    @property
+    def codec(self) -> str:
+        return "json" if self.task is None else self.task.declared.codec
 
     def encoded(self) -> Any:
         """The body as the queue takes it: JSON text, or plain values for msgpack."""
-        task = self.task
         document: dict[str, Any] = {"args": self.args, "kwargs": self.kwargs}
         if self.extra is not None:
             document.update(self.extra)
         try:
-            if task.declared.codec == "json":
+            if self.codec == "json":
                 return codec.to_json(document)
             return codec.to_plain(document, "msgpack")
         except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
             raise InvalidArguments(
-                f"the arguments of task {task.name!r} cannot be encoded: {error}"
+                f"the arguments of task {self.name!r} cannot be encoded: {error}"
             ) from None
 
     def publish_options(self) -> dict[str, Any]:
@@ -66,7 +75,7 @@ def make_draft(
     """
     task.signature.check(args, dict(kwargs))
     publish: dict[str, Any] = {"message_type": task.name}
-    draft = JobDraft(task, args, dict(kwargs), publish)
+    draft = JobDraft(task, args, dict(kwargs), publish, queue=task.queue)
     if options:
         for name, value in options.items():
             if value is None:
@@ -74,7 +83,7 @@ def make_draft(
             if name == "attributes":
                 draft.attributes.update(value)  # type: ignore[call-overload]
             else:
-                publish[_PUBLISH_NAMES.get(name, name)] = value
+                publish[PUBLISH_NAMES.get(name, name)] = value
     if task.declared.priority is not None:
         publish.setdefault("priority", task.declared.priority)
     if is_repeatable and "dedup_id" not in publish:

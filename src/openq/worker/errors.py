@@ -46,12 +46,12 @@ class UnknownTask(WorkerError):
 
 
 class ResultNotKept(WorkerError):
-    """The task keeps no results: declare it with `result_ttl=`."""
+    """The task keeps no results, or the result has expired."""
 
     code = "result_not_kept"
 
-    def __init__(self, task: str) -> None:
-        super().__init__(f"task {task!r} keeps no results: declare it with result_ttl=")
+    def __init__(self, task: str, why: str = "declare it with result_ttl= to keep results") -> None:
+        super().__init__(f"there is no result of task {task!r}: {why}")
         self.task = task
 
 
@@ -62,6 +62,16 @@ class ResultTimeout(WorkerError, TimeoutError):
 
     def __init__(self, job_id: str, timeout: float) -> None:
         super().__init__(f"job {job_id} did not end within {timeout:g} s")
+        self.job_id = job_id
+
+
+class JobWasCancelled(WorkerError):
+    """The job was cancelled, so it has no result."""
+
+    code = "job_cancelled"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id} was cancelled")
         self.job_id = job_id
 
 

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OpenQError
-from . import codec
+from . import codec, endings
 from .active import ActiveJob, interruption, reset_current, set_current
-from .errors import InvalidArguments, JobCancelled, TimeLimitExceeded, WorkerStopped
+from .endings import Ending
+from .errors import InvalidArguments, InvalidResult, JobCancelled, TimeLimitExceeded, WorkerStopped
 from .outage import RETRY_PAUSE_S, Outage, is_closed, is_lost
 
 if TYPE_CHECKING:
@@ -29,18 +30,26 @@ Finish = Callable[[], None]
 
 
 class Execution:
-    """How jobs run and end. `ack` takes a job that is done; `report` is told how each job ended."""
+    """How jobs run and end.
+
+    `ack` takes a job that is done, `ended` is called after each handler, `report` with an outcome other than
+    done; `owns` says whether the lease still is ours.
+    """
 
     def __init__(
         self,
         app: App,
         ack: Callable[[ActiveJob], None],
+        ended: Callable[[ActiveJob], None],
         report: Callable[[ActiveJob, str], None],
+        owns: Callable[[ActiveJob], bool],
         outage: Outage,
     ) -> None:
         self._app = app
         self._ack = ack
+        self._ended = ended
         self._report = report
+        self._owns = owns
         self._outage = outage
         self.is_giving_up = False
 
@@ -97,26 +106,58 @@ class Execution:
 
     def accept(self, job: ActiveJob, result: Any) -> Finish | None:
         """After a handler that returned. Returns the rest of the work, if it may block."""
+        self._ended(job)
         for each in reversed(self._app.middleware):
             self._call(each.after_process, job, result)
         if job.is_lost:
             self._report(job, "lost")
             return None
-        self._report(job, "done")
-        self._ack(job)
-        return None
+        if job.task is None or (job.task.declared.result_ttl is None and not _has_ending(job)):
+            self._ack(job)
+            return None
+        try:
+            ending = Ending(self._app, job, endings.done(job, result))
+        except InvalidResult as error:
+            return self.judge(job, error)
+        return self._finish(job, ending)
+
+    def _finish(self, job: ActiveJob, ending: Ending) -> Finish | None:
+        """Write what follows from the job, then ack it."""
+        if not ending.blocks:
+            job.result_put = ending.put  # written with the ack
+            self._ack(job)
+            return None
+
+        def finish() -> None:
+            if self._write(job, ending):
+                self._ack(job)
+
+        return finish
+
+    def _write(self, job: ActiveJob, ending: Ending) -> bool:
+        """Write an ending, trying again while the broker is unreachable. False if the job is lost."""
+        while not job.is_lost and self._owns(job):
+            try:
+                ending.write()
+                self._outage.ended()
+                return True
+            except OpenQError as error:
+                if is_closed(error) or self.is_giving_up:
+                    break
+                self._outage.began(error)
+                time.sleep(RETRY_PAUSE_S)
+        self._report(job, "lost")
+        return False
 
     def judge(self, job: ActiveJob, error: BaseException) -> Finish | None:
         """After a handler that raised. Returns the rest of the work, if it may block."""
+        self._ended(job)
         kind = interruption(job, error)
         if job.is_lost or (kind is not None and issubclass(kind, WorkerStopped)):
             self._report(job, "lost" if job.is_lost else "released")
             return None
         if kind is not None:
-            log.info("%s was cancelled", job.describe())
-            self._report(job, "cancelled")
-            self._ack(job)
-            return None
+            return self.cancelled(job)
         if type(error) is TimeLimitExceeded and not error.args and job.task is not None:
             error.args = (f"longer than {job.task.declared.timeout:g} s",)
         rules = None if job.task is None else job.task.declared.rules
@@ -130,15 +171,42 @@ class Execution:
             log.error("%s failed for good: %s", job.describe(), _text(error), exc_info=_traceback(error))
             return lambda: self._reject(job, error)
         log.warning("%s failed, next attempt in %.1f s: %s", job.describe(), retry_in, _text(error))
-        return lambda: self._nack_all(job, retry_in, error)
+        return lambda: self._retry(job, retry_in, error)
+
+    def cancelled(self, job: ActiveJob) -> Finish:
+        """The job was cancelled, before it started or while it ran."""
+        log.info("%s was cancelled", job.describe())
+        job.interrupt = JobCancelled
+
+        def finish() -> None:
+            if job.task is not None:
+                _read_document(job)
+                if not self._write(job, Ending(self._app, job, endings.cancelled())):
+                    return
+                self._app.store.unflag_cancelled(job.id)
+            self._ack(job)
+
+        return finish
+
+    def _retry(self, job: ActiveJob, delay: float, error: BaseException) -> None:
+        try:
+            is_cancelled = bool(self._app.store.cancelled_among([job.id]))
+        except OpenQError:
+            is_cancelled = False  # the flag stays, and is seen at the next attempt
+        if is_cancelled:
+            self.cancelled(job)()
+        else:
+            self._nack_all(job, delay, error)
 
     def _nack_all(self, job: ActiveJob, delay: float | None, error: BaseException) -> None:
         outcome = self._settle(job, lambda queue, each: queue.nack(each, delay, error))
         self._report(job, {"returned": "retried", "lost": "lost"}.get(outcome, "dead"))
 
     def _reject(self, job: ActiveJob, error: BaseException) -> None:
-        outcome = self._settle(job, lambda queue, each: queue.reject(each, error))
-        self._report(job, "lost" if outcome == "lost" else "dead")
+        _read_document(job)
+        if self._write(job, Ending(self._app, job, endings.failed(_text(error)))):
+            outcome = self._settle(job, lambda queue, each: queue.reject(each, error))
+            self._report(job, "lost" if outcome == "lost" else "dead")
 
     def _settle(self, job: ActiveJob, act: Callable[[Any, Any], str]) -> str:
         """Settle every message of a job. Returns the outcome of the last one, or "lost"."""
@@ -162,6 +230,20 @@ class Execution:
             hook(*args)
         except Exception:
             log.exception("middleware %s failed", getattr(hook, "__qualname__", hook))
+
+
+def _has_ending(job: ActiveJob) -> bool:
+    document = job.document
+    return document is not None and ("then" in document or "group" in document or "keep" in document)
+
+
+def _read_document(job: ActiveJob) -> None:
+    """The body of a job that did not come to run; an unreadable one has no steps after it."""
+    if job.document is None:
+        try:
+            job.document = codec.read_body(job.message.body)
+        except (InvalidArguments, OpenQError):
+            job.document = {}
 
 
 def _text(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from .outage import Outage, is_closed, is_lost
 
 if TYPE_CHECKING:
     from .active import ActiveJob
+    from .once import once
 
 log = logging.getLogger("openq.worker")
 
@@ -80,12 +81,28 @@ class LeaseKeeper:
             except Exception:
                 log.exception("housekeeping of the worker failed")
 
+    def owns(self, job: ActiveJob) -> bool:
+        """Whether no other worker can have the job. Asks the broker if the lease should be over by now."""
+        if job.is_lost:
+            return False
+        return time.monotonic() < job.lease_until or self.extend(job)
+
     def extend_due(self) -> None:
         for job in self.held():
             if self._stopped:
                 return
-            if time.monotonic() >= job.extend_at and id(job) in self._held:
+            now = time.monotonic()
+            if now >= job.extend_at and id(job) in self._held:
                 self.extend(job)
+            for claim in list(job.claims or ()):
+                if now >= claim.extend_at:
+                    self._extend_claim(claim)
+
+    def _extend_claim(self, claim: once) -> None:
+        try:
+            claim.extend()
+        except OpenQError as error:
+            self._outage.began(error)
 
     def extend(self, job: ActiveJob) -> bool:
         """Extend the lease of a job now. False if it is lost."""

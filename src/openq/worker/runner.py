@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from ..errors import OpenQError
 from .acks import Acks
 from .active import ActiveJob
-from .errors import InvalidTask, LeaseLost, TimeLimitExceeded, WorkerStopped
+from .errors import InvalidTask, JobCancelled, LeaseLost, TimeLimitExceeded, WorkerStopped
 from .execution import Execution
 from .fetching import QueueRunner
 from .leases import LeaseKeeper
@@ -38,6 +39,7 @@ log = logging.getLogger("openq.worker")
 
 MAX_WAIT_S = 2.0  # a job that waits longer for a thread is given back, for other workers
 DEFAULT_GRACE_S = 30.0
+CANCEL_CHECK_S = 0.5
 
 
 class Worker:
@@ -85,8 +87,10 @@ class Worker:
         self._busy: set[int] = set()  # numbers of threads that run a handler
         self.sources: list[QueueRunner] = []
         self.leases = LeaseKeeper(app.lease, self.outage, self._lost, self._tick)
-        self.acks = Acks(self.outage, self._acked, self._lost)
-        self.execution = Execution(app, self.acks.add, self._report, self.outage)
+        self.acks = Acks(self.outage, self._acked, self._lost, self.leases.owns)
+        self.execution = Execution(
+            app, self.acks.add, self._handler_ended, self._report, self.leases.owns, self.outage
+        )
         self.ready: ReadyJobs | None = None
         self.unknown = UnknownJobs()
         self.loop = LoopThread(self.execution, coroutines, self.name, self.watch, self._ended)
@@ -263,24 +267,26 @@ class Worker:
 
     # -- what the parts report ----------------------------------------------------------------
 
+    def _handler_ended(self, job: ActiveJob) -> None:
+        if not job.ended:
+            job.ended = time.monotonic()
+            job.source.prefetch.observe(job.ended - job.started)
+
     def _report(self, job: ActiveJob, outcome: str) -> None:
-        run_s = job.runs_s
-        source: QueueRunner = job.source
-        source.prefetch.observe(run_s)
-        self.stats.count(job.name, source.name, outcome, run_s, job.wait_s)
-        if outcome not in ("done", "cancelled"):
-            self.leases.drop(job)  # those are held until their ack is confirmed
+        """How a job ended that is not acked, or was."""
+        self.leases.drop(job)
+        self.stats.count(job.name, job.queue, outcome, job.runs_s, job.wait_s)
 
     def _acked(self, jobs: list[ActiveJob]) -> None:
         for job in jobs:
-            self.leases.drop(job)
+            self._report(job, "cancelled" if job.interrupt is JobCancelled else "done")
 
     def _lost(self, job: ActiveJob) -> None:
         job.is_lost = True
         self.leases.drop(job)
         if job.slot is not None:
             self.interrupt(job, LeaseLost)
-        elif self._remove_waiting(job):
+        elif self._remove_waiting(job) or job.ended:
             self.stats.add(job.name, job.queue, "lost")
 
     def _tick(self) -> None:
@@ -289,6 +295,32 @@ class Worker:
         waiting = [job for job in self.leases.held() if not job.started and job.received < limit]
         stale = [job for job in waiting if self._remove_waiting(job)]
         self.give_back([*stale, *self.unknown.due()])
+        self._look_for_cancelled()
+
+    def _look_for_cancelled(self) -> None:
+        """Jobs that have been here for a while; others end before anybody can cancel them."""
+        limit = time.monotonic() - CANCEL_CHECK_S
+        jobs = {
+            job.id: job
+            for job in self.leases.held()
+            if job.task is not None and job.received < limit and not job.ended and job.interrupt is None
+        }
+        if not jobs:
+            return
+        try:
+            flagged = self.app.store.cancelled_among(list(jobs))
+        except OpenQError as error:
+            self.outage.began(error)
+            return
+        for job_id in flagged:
+            self.cancel(jobs[job_id])
+
+    def cancel(self, job: ActiveJob) -> None:
+        """End a job of this worker: it is acked and does not run again."""
+        if job.slot is not None:
+            self.interrupt(job, JobCancelled)
+        elif self._remove_waiting(job):
+            self.execution.cancelled(job)()
 
     def _remove_waiting(self, job: ActiveJob) -> bool:
         return (self.ready is not None and self.ready.remove(job)) or self.loop.remove(job)

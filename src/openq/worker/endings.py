@@ -1,0 +1,66 @@
+"""What follows from the end of a job, before it is acked: its outcome, the next step, its group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import codec
+from .store import Outcome, now_ms
+
+if TYPE_CHECKING:
+    from ..engine.key_values import KvPut
+    from .active import ActiveJob
+    from .app import App
+
+
+class Ending:
+    """The end of one job. Making it encodes the result; `write` calls the broker, and may be repeated."""
+
+    __slots__ = ("_app", "_group", "_outcome", "_then", "put")
+
+    def __init__(self, app: App, job: ActiveJob, outcome: Outcome) -> None:
+        task = job.task
+        assert task is not None
+        document = job.document or {}
+        self._app = app
+        self._outcome = outcome
+        self._then: list[dict[str, Any]] = document.get("then") or []
+        self._group: dict[str, Any] | None = document.get("group")
+        ttl = task.declared.result_ttl or document.get("keep")
+        self.put: KvPut | None = (
+            None if ttl is None else app.store.outcome_put(job.id, outcome, ttl, task.name)
+        )
+
+    @property
+    def blocks(self) -> bool:
+        """Whether more than the outcome is to be written."""
+        return bool(self._then) or self._group is not None
+
+    def write(self) -> None:
+        app, outcome = self._app, self._outcome
+        if self.put is not None:
+            app.store.put_outcome(self.put)
+        if self._then:
+            if outcome.state == "done":
+                app.flows.send_next(self._then, outcome.result)
+            else:
+                app.flows.end_rest(self._then, outcome)
+        group = self._group or (self._then[-1].get("group") if self._then else None)
+        if group is not None and (self._group is not None or outcome.state != "done"):
+            from .groups import member_ended
+
+            member_ended(app, group, outcome.state == "done")
+
+
+def done(job: ActiveJob, result: Any) -> Outcome:
+    task = job.task
+    assert task is not None
+    return Outcome("done", codec.encode_result(result, task.name), ended_ms=now_ms())
+
+
+def failed(error: str) -> Outcome:
+    return Outcome("failed", error=error, ended_ms=now_ms())
+
+
+def cancelled() -> Outcome:
+    return Outcome("cancelled", ended_ms=now_ms())
