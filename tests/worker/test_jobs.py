@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openq.worker import App, Worker
-from tests.serving import until
+from tests.waiting import until
 
 MakeApp = Callable[..., App]
 RunWorker = Callable[..., Worker]

@@ -387,6 +387,8 @@ class Queue:
     nack = changing(queues.Queue.nack)
     reject = changing(queues.Queue.reject)
     extend = changing(queues.Queue.extend)
+    extend_many = changing(queues.Queue.extend_many)
+    release_many = changing(queues.Queue.release_many)
 
     # -- inspecting ---------------------------------------------------------------------------
 

@@ -342,6 +342,26 @@ class Queue:
         core.sync()
         return from_ms(until_ms) if until_ms else None
 
+    def extend_many(self, targets: Iterable[Message], seconds: float) -> list[OpenQError | None]:
+        """Extend many leases with one call. Returns the error of each, None where it was extended."""
+        core = self.core
+        messages = checks.items(targets, "targets")
+        lease_ms = to_ms(seconds, "seconds")
+        results = core.broker.extend(core.name, [core.receipt(message) for message in messages], lease_ms)
+        errors: list[OpenQError | None] = []
+        for message, result in zip(messages, results, strict=True):
+            if isinstance(result, OpenQError):
+                errors.append(result)
+                continue
+            errors.append(None)
+            if isinstance(message, ReceivedMessage) and message.delivery.until_ms != result:
+                message.delivery.until_ms = result  # a server extended its own lease, not this copy
+        return errors
+
+    def release_many(self, targets: Iterable[ReceivedMessage]) -> None:
+        """Return messages at once, without counting their deliveries: the work on them did not begin."""
+        self.core.release(checks.items(targets, "targets"))
+
     def _cancel_timer(self, target: Message | str) -> None:
         """Remove the deadline of a delivery: it ends by ack, nack or the end of the process."""
         core = self.core

@@ -161,7 +161,7 @@ class QueueRunner:
         if not messages:
             return
         try:
-            self.queue.core.release(messages)
+            self.queue.release_many(messages)
         except OpenQError as error:
             log.warning(
                 "%d messages of queue %r could not be given back: %s", len(messages), self.name, error

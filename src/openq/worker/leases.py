@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import OpenQError
 from .outage import Outage, is_closed, is_lost
@@ -88,15 +88,17 @@ class LeaseKeeper:
         return time.monotonic() < job.lease_until or self.extend(job)
 
     def extend_due(self) -> None:
+        now = time.monotonic()
+        due: dict[Any, list[ActiveJob]] = {}
         for job in self.held():
-            if self._stopped:
-                return
-            now = time.monotonic()
-            if now >= job.extend_at and id(job) in self._held:
-                self.extend(job)
+            if now >= job.extend_at:
+                due.setdefault(job.source, []).append(job)
             for claim in list(job.claims or ()):
                 if now >= claim.extend_at:
                     self._extend_claim(claim)
+        for source, jobs in due.items():
+            if not self._stopped:
+                self._extend(source, jobs)
 
     def _extend_claim(self, claim: once) -> None:
         try:
@@ -106,28 +108,37 @@ class LeaseKeeper:
 
     def extend(self, job: ActiveJob) -> bool:
         """Extend the lease of a job now. False if it is lost."""
+        self._extend(job.source, [job])
+        return not job.is_lost
+
+    def _extend(self, source: Any, jobs: list[ActiveJob]) -> None:
         began = time.monotonic()
-        for message in job.messages:
-            if message.settled:
-                continue
-            try:
-                job.source.queue.extend(message, self._lease_s)
-            except OpenQError as error:
-                if message.settled or id(job) not in self._held or is_closed(error):
-                    continue
-                if is_lost(error):
-                    self._lose(job, error)
-                    return False
-                self._outage.began(error)
-                if time.monotonic() > job.lease_until:
-                    self._lose(job, error)
-                    return False
-                job.extend_at = time.monotonic() + self._lease_s / 9
-                return True
+        leased = [(job, message) for job in jobs for message in job.messages if not message.settled]
+        try:
+            errors = source.queue.extend_many([message for _, message in leased], self._lease_s)
+        except OpenQError as error:
+            if not is_closed(error):
+                self._failed(jobs, error)
+            return
         self._outage.ended()
-        job.lease_until = began + self._lease_s
-        job.extend_at = began + self._lease_s / 3
-        return True
+        for job in jobs:
+            job.lease_until = began + self._lease_s
+            job.extend_at = began + self._lease_s / 3
+        for (job, message), problem in zip(leased, errors, strict=True):
+            # A message that was settled meanwhile has no lease, which is no loss.
+            if problem is None or message.settled or job.is_lost or id(job) not in self._held:
+                continue
+            if is_lost(problem):
+                self._lose(job, problem)
+
+    def _failed(self, jobs: list[ActiveJob], error: OpenQError) -> None:
+        """The broker cannot be reached. A job whose lease has ended meanwhile may run elsewhere by now."""
+        self._outage.began(error)
+        now = time.monotonic()
+        for job in jobs:
+            job.extend_at = now + self._lease_s / 9
+            if now > job.lease_until:
+                self._lose(job, error)
 
     def _lose(self, job: ActiveJob, error: OpenQError) -> None:
         log.warning("lost the lease of %s: %s", job.describe(), error)
