@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from .errors import WorkerStopped as WorkerStopped
     from .groups import GroupJob as GroupJob
     from .job import Job as Job
+    from .middleware import LogJobs as LogJobs
     from .middleware import Middleware as Middleware
+    from .middleware import ReportErrors as ReportErrors
     from .once import once as once
     from .runner import Worker as Worker
     from .task import AsyncTask as AsyncTask
     from .task import Task as Task
+    from .tracing import TraceContext as TraceContext
 
 _HOMES = {
     "active": ("ActiveJob", "current_job"),
@@ -64,9 +67,10 @@ _HOMES = {
         ),
     ),
     "job": ("Job",),
-    "middleware": ("Middleware",),
+    "middleware": ("LogJobs", "Middleware", "ReportErrors"),
     "runner": ("Worker",),
     "task": ("AsyncTask", "Task"),
+    "tracing": ("TraceContext",),
 }
 _HOME = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 _HOME["Message"] = "openq.client.message"

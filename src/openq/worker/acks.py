@@ -6,6 +6,7 @@ A thread that ran a handler does not wait for the ack. The lease is kept until t
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable
@@ -90,6 +91,8 @@ class Acks:
         puts = [job.result_put for job in jobs if job.result_put is not None]
         messages = [message for job in jobs for message in job.messages if not message.settled]
         while messages:
+            for job in jobs:
+                job.extend_at = math.inf  # an extension that comes after the ack would find no lease
             try:
                 if puts:
                     source.queue.kv(RESULTS).put_many(puts)  # first: a job that is acked has its result
@@ -101,6 +104,8 @@ class Acks:
                     return
                 if not is_lost(error):
                     self._outage.began(error)
+                    for job in jobs:
+                        job.extend_at = 0.0
                     if self._giving_up.wait(RETRY_PAUSE_S):
                         return  # the leases end by themselves, and the jobs run again
                     messages = [message for message in messages if not message.settled]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from ..model import RetryPolicy
@@ -16,17 +17,20 @@ from .flows import Flows
 from .job import Job
 from .queues import QueueDeclaration, Queues, target_keywords
 from .retry import DEFAULT_BACKOFF, ExceptionTypes, RetryRules, exception_types
+from .schedules import DeclaredSchedule, make_schedule
 from .store import JobStore
 from .task import AsyncTask, BaseTask, SendOptions, Task, TaskOptions
 
 if TYPE_CHECKING:
     from ..client.interface import LibraryBroker
     from ..client.message import Message
-    from ..clock import Clock
+    from ..clock import Clock, VirtualClock
     from .middleware import Middleware
+    from .testing import TestWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+TaskT = TypeVar("TaskT", bound=BaseTask[..., Any])
 
 DEFAULT_LEASE_S = 15.0
 
@@ -67,6 +71,7 @@ class App:
         self.queues = Queues(target)
         self.tasks: dict[str, BaseTask[..., Any]] = {}
         self.consumers: dict[str, Consumer] = {}
+        self.schedules: dict[str, DeclaredSchedule] = {}
         self.middleware: list[Middleware] = list(middleware)
         self.store = JobStore(self.queues)
         self.flows = Flows(self)
@@ -219,6 +224,60 @@ class App:
             codec=merged["codec"],
         )
 
+    # -- schedules ----------------------------------------------------------------------------
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        timezone: str = "UTC",
+        name: str | None = None,
+        misfire: str = "once",
+        jitter: float = 0,
+        **task_options: Any,
+    ) -> ScheduleDecorator:
+        """Run a task at the times of a cron expression of five fields, in the wall time of `timezone`.
+
+        It decorates a function, which becomes a task with `task_options`, or a task. `misfire` is for runs
+        that are more than a minute late: "skip", "once" (one for all) or "all". A run adds no job while the
+        job of the last run waits or runs.
+        """
+        when = {"cron": expression, "timezone": timezone, "misfire": misfire, "jitter": jitter}
+        return ScheduleDecorator(self, name, when, task_options)
+
+    def every(
+        self,
+        seconds: float,
+        *,
+        name: str | None = None,
+        misfire: str = "once",
+        jitter: float = 0,
+        **task_options: Any,
+    ) -> ScheduleDecorator:
+        """Run a task every so many seconds; see `cron`."""
+        when = {"every": seconds, "misfire": misfire, "jitter": jitter}
+        return ScheduleDecorator(self, name, when, task_options)
+
+    def add_schedule(self, task: BaseTask[..., Any], name: str | None, when: dict[str, Any]) -> None:
+        schedule = make_schedule(task, name, when)
+        if schedule.name in self.schedules:
+            raise InvalidTask(f"two schedules have the name {schedule.name!r}: give one of them name=")
+        self.schedules[schedule.name] = schedule
+
+    def declare(self) -> None:
+        """Declare the queues and schedules. A worker does so when it starts."""
+        self.queues.declare_all()
+        for schedule in self.schedules.values():
+            schedule.declare(self)
+
+    def testing(
+        self, *, eager: bool = False, clock: VirtualClock | None = None
+    ) -> AbstractContextManager[TestWorker]:
+        """For tests: queues in memory, on a clock that is moved by hand; see `openq.worker.testing`."""
+        from .testing import testing
+
+        return testing(self, clock, eager)
+
     # -- sending ------------------------------------------------------------------------------
 
     def enqueue(
@@ -276,6 +335,34 @@ class App:
     def close(self) -> None:
         """Close the queue objects. Further calls open them again; queues in memory are gone."""
         self.queues.close()
+
+
+class ScheduleDecorator:
+    """`app.cron(...)` and `app.every(...)`: make a task of a function, if it is none, and schedule it."""
+
+    def __init__(self, app: App, name: str | None, when: dict[str, Any], options: dict[str, Any]) -> None:
+        self._app = app
+        self._name = name
+        self._when = when
+        self._options = options
+
+    @overload
+    def __call__(self, function: TaskT, /) -> TaskT: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    def __call__(self, function: Any, /) -> Any:
+        task = function
+        if not isinstance(function, BaseTask):
+            task = self._app.add_task(function, self._options)
+        elif self._options:
+            raise InvalidTask("options of a task belong to app.task(), not to its schedule")
+        self._app.add_schedule(task, self._name, self._when)
+        return task
 
 
 class TaskDecorator:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.worker")
 
-_TICK_S = 1.0
+MAX_TICK_S = 1.0
 
 
 class LeaseKeeper:
@@ -35,6 +35,7 @@ class LeaseKeeper:
         on_tick: Callable[[], None],
     ) -> None:
         self._lease_s = lease_s
+        self._tick_s = min(MAX_TICK_S, lease_s / 6)
         self._outage = outage
         self._on_lost = on_lost
         self._on_tick = on_tick
@@ -72,7 +73,7 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopped:
-            if self._wake.wait(_TICK_S if self._held else None):
+            if self._wake.wait(self._tick_s if self._held else None):
                 self._wake.clear()  # the first job came just now, or the worker stops: nothing is due
                 continue
             self.extend_due()

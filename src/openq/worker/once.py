@@ -34,8 +34,9 @@ _DONE = b"done"
 class once:
     """A context manager, also for `async with`. Its value is True for the first that comes.
 
-    While another job is in the block it waits until that has ended, at most `claim` seconds, then raises
-    Retry. `keep` is how long the key stays done. Outside of a job give the `app`.
+    While another job is in the block it waits until that has ended, at most `wait` seconds (by default as
+    long as the `claim` lasts), then raises Retry. `keep` is how long the key stays done. Outside of a job
+    give the `app`.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class once:
         *,
         keep: float = DEFAULT_KEEP_S,
         claim: float = DEFAULT_CLAIM_S,
+        wait: float | None = None,
         app: App | None = None,
     ) -> None:
         job = current_job_or_none()
@@ -54,6 +56,7 @@ class once:
         self._key = key
         self._keep_s = keep
         self._claim_s = claim
+        self._wait_s = claim if wait is None else wait
         self._job = job
         self._kv: KeyValue = app.store.bucket(ONCE)
         self._claim_value = b"claimed " + os.urandom(8).hex().encode()
@@ -61,7 +64,7 @@ class once:
         self.extend_at = 0.0
 
     def __enter__(self) -> bool:
-        deadline = time.monotonic() + self._claim_s
+        deadline = time.monotonic() + self._wait_s
         while True:
             try:
                 self._version = self._kv.put(self._key, self._claim_value, self._claim_s, 0)

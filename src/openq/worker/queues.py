@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +160,19 @@ class Queues:
             return
         if settings.dead_letter is not None and (settings.max_receives or 0) < needed:
             Queue(queue.name, max_receives=needed, **self.target_options()).close()
+
+    @contextmanager
+    def replaced(self, target: dict[str, Any]) -> Iterator[None]:
+        """Use another target meanwhile, with the same declarations."""
+        with self._lock:
+            kept = self.target, self._open, self._async, self._anchor
+            self.target, self._open, self._async, self._anchor = target, {}, {}, None
+        try:
+            yield
+        finally:
+            self.close()
+            with self._lock:
+                self.target, self._open, self._async, self._anchor = kept
 
     def close(self) -> None:
         with self._lock:

@@ -101,7 +101,7 @@ class Worker:
         """Open the queues and start the threads; returns at once."""
         if self.sources:
             raise InvalidTask("a worker starts once")
-        self.app.queues.declare_all()
+        self.app.declare()
         self._started_at = time.time()
         self.sources = [
             QueueRunner(self, name, weight, self._fixed_prefetch) for name, weight in self._weights.items()
