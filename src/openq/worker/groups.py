@@ -26,6 +26,7 @@ R = TypeVar("R")
 
 MAX_MEMBERS = 20_000
 _GOING, _FAILED = 0, 1  # the first byte of the state
+_WAIT_SLICE_S = 60.0  # one wait; then the next
 
 
 def send_group(app: App, members: list[Chain[R]], steps: list[Step]) -> GroupJob[R]:
@@ -108,25 +109,40 @@ class GroupJob(Generic[R]):
         kv = self.app.store.bucket(GROUPS)
         version = 0
         while True:
-            left = 20.0 if deadline is None else min(deadline - time.monotonic(), 20.0)
-            if left <= 0:
-                raise ResultTimeout(self.id, timeout or 0)
-            entry = kv.wait(_state_key(self.id), left, version)
-            if entry is None:
-                continue
-            version = entry.version
-            if _done_count(entry.value) == len(self.jobs) or entry.value[0] == _FAILED:
-                found = self.app.store.bucket(RESULTS).get_many([job.id for job in self.jobs])
-                results = [
-                    job.read(read_outcome(each.value))
-                    for job, each in zip(self.jobs, found, strict=True)
-                    if each is not None
-                ]
-                if len(results) == len(self.jobs):
+            entry = kv.wait(_state_key(self.id), self._left(timeout, deadline), version)
+            if entry is not None:
+                version = entry.version
+                results = self._results(entry.value)
+                if results is not None:
                     return results
 
     async def aresult(self, timeout: float | None = None) -> list[R]:
-        return await in_thread(lambda: self.result(timeout))
+        """`result` for coroutines."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        kv = (await self.app.queues.open_async(self.jobs[0].queue)).kv(GROUPS)
+        version = 0
+        while True:
+            entry = await kv.wait(_state_key(self.id), self._left(timeout, deadline), version)
+            if entry is not None:
+                version, state = entry.version, entry.value
+                results = await in_thread(lambda state=state: self._results(state))  # type: ignore[misc]
+                if results is not None:
+                    return results
+
+    def _left(self, timeout: float | None, deadline: float | None) -> float:
+        left = _WAIT_SLICE_S if deadline is None else min(deadline - time.monotonic(), _WAIT_SLICE_S)
+        if left <= 0:
+            raise ResultTimeout(self.id, timeout or 0)
+        return left
+
+    def _results(self, state: bytes) -> list[R] | None:
+        """The results, if all are there. Raises JobFailed or JobWasCancelled for one that has none."""
+        if _done_count(state) < len(self.jobs) and state[0] != _FAILED:
+            return None
+        found = self.app.store.bucket(RESULTS).get_many([job.id for job in self.jobs])
+        ended = zip(self.jobs, found, strict=True)
+        results = [job.read(read_outcome(each.value)) for job, each in ended if each is not None]
+        return results if len(results) == len(self.jobs) else None
 
     def done(self) -> int:
         """The number of members that are done."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ..errors import MessageNotFoundError, QueueInUse
 from . import codec
 from .errors import JobFailed, JobWasCancelled, ResultNotKept, ResultTimeout
-from .store import Outcome, Progress, now_ms
+from .store import RESULTS, Outcome, Progress, now_ms, read_outcome
 
 if TYPE_CHECKING:
     from .app import App
@@ -18,7 +18,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _STATES = {"unprocessed": "waiting", "processing": "running", "processed": "done", "dead": "failed"}
-_WAIT_SLICE_S = 5.0  # of a thread that waits for a coroutine
+_WAIT_SLICE_S = 60.0  # one wait; then the next
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -57,15 +57,15 @@ class Job(Generic[R]):
 
     async def aresult(self, timeout: float | None = None) -> R:
         """`result` for coroutines."""
-        import asyncio  # imported late: most programs that send jobs have no event loop
-
         deadline = None if timeout is None else time.monotonic() + timeout
-        outcome = await asyncio.to_thread(self._ended_before)
+        kv = (await self.app.queues.open_async(self.queue)).kv(RESULTS)
+        outcome = await in_thread(self._ended_before)
         while outcome is None:
             left = _WAIT_SLICE_S if deadline is None else min(deadline - time.monotonic(), _WAIT_SLICE_S)
             if left <= 0:
                 raise ResultTimeout(self.id, timeout or 0)
-            outcome = await asyncio.to_thread(self.app.store.wait_outcome, self.id, left)
+            entry = await kv.wait(self.id, left)
+            outcome = None if entry is None else read_outcome(entry.value)
         return self.read(outcome)
 
     def _ended_before(self) -> Outcome | None:
