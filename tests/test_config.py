@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openq.broker.schedules import Schedule, check_schedule
 from openq.client.settings import LIBRARY_SETTINGS, QueueOptions
 from openq.config import (
     KEYS,
@@ -30,7 +31,7 @@ from openq.config import (
 from openq.errors import InvalidSetting
 from openq.journal.file_journal import MAX_SEGMENT
 from openq.journal.writer import MIN_SEGMENT
-from openq.model import QueueSettings, RetryPolicy
+from openq.model import ENCODING_JSON, QueueSettings, RetryPolicy
 from openq.parsing import read_seconds, read_size
 from openq.settings import SETTINGS, merge_settings
 
@@ -59,7 +60,7 @@ def test_without_anything_every_value_is_its_default() -> None:
 
 
 def test_every_key_is_a_field_and_every_field_a_key() -> None:
-    assert set(KEYS) == {each.name for each in fields(Config)} - {"queues", "origins", "file"}
+    assert set(KEYS) == {each.name for each in fields(Config)} - {"queues", "schedules", "origins", "file"}
 
 
 def test_a_flag_goes_before_the_environment_that_before_the_file(tmp_path: Path) -> None:
@@ -446,3 +447,80 @@ def test_flags_and_variables_are_made_from_the_key() -> None:
         "--idle-timeout-s",
         "OPENQ_IDLE_TIMEOUT_S",
     )
+
+
+SCHEDULES = """
+[schedules.report]
+queue = "jobs"
+cron = "0 7 * * mon-fri"
+timezone = "Europe/Berlin"
+body = { kind = "daily" }
+misfire = "skip"
+jitter = "10s"
+start = 2026-01-01T00:00:00Z
+end = "2026-12-31"
+priority = 3
+group = "g"
+message_type = "report"
+attributes = { tenant = "a" }
+delay = 1
+ttl = "5m"
+unique_key = "report"
+
+[schedules.tidy]
+queue = "jobs"
+every = "5m"
+"""
+
+
+def test_schedules_are_read_from_their_tables(tmp_path: Path) -> None:
+    config = load({}, {}, write(tmp_path, SCHEDULES))
+
+    assert config.schedules["tidy"] == {"queue": "jobs", "every_ms": 300_000}
+    report = Schedule("report", **config.schedules["report"])
+    check_schedule(report)
+    assert report == Schedule(
+        "report",
+        "jobs",
+        b'{"kind": "daily"}',
+        ENCODING_JSON,
+        cron="0 7 * * mon-fri",
+        timezone="Europe/Berlin",
+        misfire="skip",
+        jitter_ms=10_000,
+        start_ms=1_767_225_600_000,
+        end_ms=1_798_675_200_000,
+        priority=3,
+        group="g",
+        type="report",
+        attributes={"tenant": "a"},
+        delay_ms=1_000,
+        ttl_ms=300_000,
+        unique="report",
+    )
+    assert "schedules.tidy" in [row[0] for row in config.describe()]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("schedules = 1", "schedules must be tables, such as [schedules.tidy]"),
+        ("[schedules]\nx = 1", "schedules.x must be a table, such as [schedules.tidy]"),
+        ("[schedules.x]\nevery = 1", 'schedules.x: the queue is missing, such as queue = "orders"'),
+        ("[schedules.x]\nqueue = 'q'", "schedules.x: give either cron or every"),
+        ("[schedules.x]\nqueue = 'q'\nevery = 1\ncron = '@daily'", "schedules.x: give either cron or every"),
+        ("[schedules.x]\nqueu = 'q'", "schedules.x: a schedule has no key 'queu'; did you mean 'queue'?"),
+        (
+            "[schedules.x]\ncron = '61 * * * *'",
+            "schedules.x: cron: cron '61 * * * *': minute",
+        ),
+        ("[schedules.x]\ntimezone = 'Mars'", "schedules.x: timezone: unknown time zone 'Mars'"),
+        ("[schedules.x]\nevery = 'often'", "schedules.x: every must be a number of seconds"),
+        ("[schedules.x]\nstart = 'soon'", "schedules.x: start must be a time such as 2026-01-31T12:00:00Z"),
+        ("[schedules.x]\nmisfire = 'no'", "schedules.x: misfire must be skip, once or all, not 'no'"),
+        ("[schedules.x]\nattributes = 1", "schedules.x: attributes must be a table"),
+    ],
+)
+def test_a_mistake_in_a_schedule_is_named_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    assert f"{path}: {message}" in refusal({}, {}, path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from openq.broker.schedules import Schedule
 from openq.cli.migrate import open_endpoint
 from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
@@ -127,6 +128,26 @@ def test_everything_arrives_as_it_left(full: Path, target: str, clock: VirtualCl
         assert left.broker.exchanges.list_exchanges() == right.broker.exchanges.list_exchanges()
         [letter] = right.broker.inspect.peek("dead", 1)
         assert letter.options.deaths[0].reason == "bad address"
+
+
+def test_schedules_go_on_where_they_were(tmp_path: Path, target: str, clock: VirtualClock) -> None:
+    source = tmp_path / "source"
+    with broker(source, clock) as left:
+        left.declare("q", QueueSettings(retention_ms=10**10))
+        left.schedules.put(Schedule("hourly", "q", b"\0\xff", every_ms=3_600_000, attributes={"a": b"\1"}))
+        left.schedules.put(Schedule("paused", "q", cron="@daily"))
+        left.schedules.pause("paused")
+        clock.advance(3_600)
+        before = list(left.schedules.list())
+
+    clock.advance(3_600)
+    moved(source, target, clock)
+    with side(target, clock) as right:
+        assert list(right.broker.schedules.list()) == before
+    with broker(target, clock) as opened:
+        opened.tick()
+        assert opened.stats("q").ready == 2
+        assert opened.schedules.get("hourly").runs == 2
 
 
 def test_it_is_handed_out_in_the_same_order_with_the_same_counts(
@@ -360,7 +381,7 @@ def test_the_command_moves_and_says_when_it_is_done(full: Path, target: str) -> 
 
     assert looked.code == first.code == second.code == 0
     assert "jobs: 696 messages, 4 of them in flight" in looked.out
-    assert "4 queues, 1 exchange, 1 binding; nothing was changed" in looked.out
+    assert "4 queues, 1 exchange, 1 binding, 0 schedules; nothing was changed" in looked.out
     assert "727 messages in 4 queues" in first.out
     assert "already" in second.err
 
