@@ -24,6 +24,8 @@ from tests.local import test_schedules
 from tests.local.test_schedules import LONG, START_MS, dues, hourly, taken
 from tests.redis.servers import Cluster, Server, cluster, single
 from tests.redis.shared_tests import collect_tests
+from tests.rest.helpers import Client
+from tests.serving import Served, free_port
 
 DEADLINE_S = 60.0
 
@@ -147,6 +149,33 @@ def test_a_run_waits_while_redis_is_full() -> None:
             assert dues(taken(store.broker)) == ["2026-01-01T01:00:00Z"]
         finally:
             store.broker.close()
+
+
+def test_two_servers_on_one_redis_publish_each_due_time_once(redis_server: Server) -> None:
+    arguments = ["--store", redis_server.url, "--profile", "fast", "--amqp-port", "off"]
+    with ExitStack() as stack:
+        servers = [Served(arguments, free_port()) for _ in range(2)]
+        for server in servers:
+            stack.callback(server.stop)
+        one, other = (Client(server.wait().url) for server in servers)
+        queue = one.queue("jobs")
+        body = {"queue": "jobs", "payload": "x", "every": 0.1, "misfire": "all"}
+        assert one.put("/schedules/beat", body).status == 201
+        deadline = time.monotonic() + DEADLINE_S
+        while other.get("/schedules/beat").value["runs"] < 20:
+            assert time.monotonic() < deadline, "schedules do not run"
+        assert other.post("/schedules/beat/run", {}).status == 201
+        paused = other.post("/schedules/beat/pause", {}).value
+        found: Counter[str] = Counter()
+        while messages := (other.post(f"{queue}/receive", {"max": 100}).value or {}).get("messages"):
+            found.update(each["attributes"]["openq-due"] for each in messages)
+        assert set(found.values()) == {1}
+        assert len(found) >= paused["runs"] >= 21
+        for client in (one, other):
+            assert [each["name"] for each in client.get("/schedules").value["schedules"]] == ["beat"]
+            assert b"openq_schedule_runs_total" in client.send("GET", "/metrics").data
+        assert one.delete("/schedules/beat").status == 200
+        assert other.get("/schedules/beat").status == 404
 
 
 WORKER = """

@@ -92,7 +92,7 @@ class OpenQServer:
         return queue
 
     def reset(self) -> None:
-        """Remove all queues, messages, key-values, exchanges, bindings, policies and users.
+        """Remove all queues, messages, key-values, schedules, exchanges, bindings, policies and users.
 
         Connections stay open.
         """
@@ -112,6 +112,8 @@ class OpenQServer:
         for exchange in broker.exchanges.list_exchanges():
             with suppress(OpenQError):  # predeclared exchanges stay
                 broker.exchanges.delete_exchange(exchange.name)
+        for schedule in broker.schedules.list():
+            broker.schedules.delete(schedule.name)
         for name in broker.queues():
             with suppress(OpenQError):  # deleted with another one
                 broker.delete(name)
