@@ -21,6 +21,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "openq"
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
     ["errors", "_version", "clock", "names"],
+    ["limits"],
     ["amqp_fields", "packed", "cron"],
     ["properties"],
     ["model"],
@@ -59,6 +60,7 @@ STANDARD_LIBRARY_ONLY = {
     "packed",
     "amqp_fields",
     "properties",
+    "limits",
     "model",
     "engine",
     "journal",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .errors import InvalidSetting
+from .limits import KeyLimits, check_concurrency, check_key_limits, rate_text
 from .properties import Properties as Properties  # part of the values that every layer uses
 
 # What the bytes of a body are, so that a reader gets back what the writer put in.
@@ -382,6 +383,12 @@ class QueueSettings:
     history_ms: int = DAY_MS
     paused: bool = False
     relaxed: bool = False  # answers before the sync; at most 50 ms at risk
+    # Limits of what is handed out; see `limits.py`. A key is a message group.
+    concurrency: int | None = None  # messages of the queue in flight
+    rate: str | None = None  # deliveries of the queue
+    key_concurrency: int | None = None  # the same for each key
+    key_rate: str | None = None
+    key_limits: KeyLimits = field(default_factory=dict, hash=False)  # instead of these, for single keys
     # What a protocol knows of the queue and the engine does not: tags, access policies, ...
     notes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -401,6 +408,25 @@ class QueueSettings:
             raise InvalidSetting(f"exhausted must be keep or drop, not {self.exhausted!r}")
         if self.overflow not in OVERFLOWS:
             raise InvalidSetting(f"overflow must be one of {', '.join(OVERFLOWS)}, not {self.overflow!r}")
+        if self.has_limits:
+            self._normalise_limits()
+
+    @property
+    def has_limits(self) -> bool:
+        return (
+            self.concurrency is not None
+            or self.rate is not None
+            or self.key_concurrency is not None
+            or self.key_rate is not None
+            or bool(self.key_limits)
+        )
+
+    def _normalise_limits(self) -> None:
+        for name in ("concurrency", "key_concurrency"):
+            check_concurrency(getattr(self, name), name)
+        for name in ("rate", "key_rate"):
+            object.__setattr__(self, name, rate_text(getattr(self, name), name))
+        object.__setattr__(self, "key_limits", check_key_limits(self.key_limits))
 
     def with_(self, **changes: object) -> QueueSettings:
         return replace(self, **changes)  # type: ignore[arg-type]

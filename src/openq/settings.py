@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from .errors import InvalidSetting
+from .limits import KEY_LIMITS_FORM, MAX_COUNT, RATE_FORM, check_key_limits, parse_key_limits, parse_rate
 from .model import FOREVER_MS, MAX_PRIORITY, OVERFLOWS, QueueSettings, RetryPolicy
 from .parsing import (
     read_flag,
@@ -30,7 +31,19 @@ from .parsing import (
 
 DEFAULT_MAX_RECEIVES = 3  # of a queue with a dead-letter target
 
-Kind = Literal["duration", "count", "bytes", "flag", "text", "choice", "queue", "exchange", "retry"]
+Kind = Literal[
+    "duration",
+    "count",
+    "bytes",
+    "flag",
+    "text",
+    "choice",
+    "queue",
+    "exchange",
+    "retry",
+    "rate",
+    "key_limits",
+]
 
 
 class Setting(NamedTuple):
@@ -164,6 +177,38 @@ SETTINGS = (
     ),
     Setting("paused", "paused", "flag", "deliver nothing until resumed", in_library=False, in_cli=False),
     Setting("relaxed", "relaxed", "flag", "answer before the sync: up to 50 ms at risk in a power cut"),
+    Setting(
+        "concurrency",
+        "concurrency",
+        "count",
+        "maximum number of messages in flight",
+        is_optional=True,
+        minimum=1,
+        maximum=MAX_COUNT,
+    ),
+    Setting(
+        "rate",
+        "rate",
+        "rate",
+        "maximum rate of deliveries, a token bucket: 100/s, 100/m, 6000/h, 100/m burst 20",
+        is_optional=True,
+    ),
+    Setting(
+        "key_concurrency",
+        "key_concurrency",
+        "count",
+        "maximum number of messages in flight for each key (message group)",
+        is_optional=True,
+        minimum=1,
+        maximum=MAX_COUNT,
+    ),
+    Setting("key_rate", "key_rate", "rate", "maximum rate of deliveries for each key", is_optional=True),
+    Setting(
+        "key_limits",
+        "key_limits",
+        "key_limits",
+        "limits of single keys, instead of those of each key: tenant-17=concurrency:3,rate:100/m",
+    ),
 )
 
 
@@ -207,6 +252,20 @@ def _read_int_ms(value: object) -> int:
     return number
 
 
+def _read_rate(value: object) -> str:
+    try:
+        return parse_rate(read_text(value)).text
+    except InvalidSetting:
+        raise ValueError(RATE_FORM) from None
+
+
+def _read_key_limits(value: object) -> dict[str, dict[str, Any]]:
+    try:
+        return parse_key_limits(value) if isinstance(value, str) else check_key_limits(value)
+    except InvalidSetting as error:
+        raise ValueError(f"{KEY_LIMITS_FORM} ({error})") from None
+
+
 _READERS: dict[Kind, Callable[[object], Any]] = {
     "duration": read_ms,
     "count": read_int,
@@ -217,6 +276,8 @@ _READERS: dict[Kind, Callable[[object], Any]] = {
     "queue": read_text,
     "exchange": read_text,
     "retry": _read_retry,
+    "rate": _read_rate,
+    "key_limits": _read_key_limits,
 }
 
 

@@ -62,6 +62,7 @@ class QueueStats:
     oldest_age_ms: int | None
     waiters: int
     counters: Mapping[str, int]
+    limited: int = 0  # ready messages that limits hold now
 
 
 class Waiting(NamedTuple):

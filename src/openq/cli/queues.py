@@ -7,7 +7,7 @@ from typing import Any
 
 from ..client.http import Refused
 from ..parsing import FOREVER
-from ..settings import SETTINGS
+from ..settings import SETTINGS, Setting
 from .api import UsageError, connect, path_part
 from .output import (
     NOT_CONFIRMED,
@@ -20,15 +20,24 @@ from .output import (
     print_table,
 )
 from .terminal import FAILED, OK, say, size_text
+from .values import NONE
 
 
 def _given_settings(options: Namespace) -> dict[str, Any]:
     given = {each: getattr(options, each.name) for each in SETTINGS if each.in_cli}
     return {
-        setting.name: None if setting.is_endless and value == FOREVER else value
-        for setting, value in given.items()
-        if value is not None
+        setting.name: _given_value(setting, value) for setting, value in given.items() if value is not None
     }
+
+
+def _given_value(setting: Setting, value: Any) -> Any:
+    if value == FOREVER and setting.is_endless:
+        return None
+    if value == NONE and setting.kind in ("count", "bytes", "rate"):
+        return None
+    if setting.kind == "key_limits":
+        return {key: own for each in value for key, own in each.items()}
+    return value
 
 
 def ls(options: Namespace) -> int:

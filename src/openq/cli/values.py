@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NONE = "none"
 ACTION_NAMES = ("send", "receive", "peek", "manage", "admin")
 
 
@@ -75,6 +80,38 @@ def seconds_or_forever(text: str) -> float | str:
     from ..parsing import FOREVER
 
     return FOREVER if text.strip().lower() == FOREVER else seconds(text)
+
+
+def or_none(read: Callable[[str], int | str]) -> Callable[[str], int | str]:
+    """Also accept `none`, which removes a limit."""
+
+    def read_or_none(text: str) -> int | str:
+        return NONE if text.strip().lower() == NONE else read(text)
+
+    return read_or_none
+
+
+def delivery_rate(text: str) -> str:
+    from ..errors import InvalidSetting
+    from ..limits import RATE_FORM, parse_rate
+
+    try:
+        return parse_rate(text).text
+    except InvalidSetting:
+        raise ArgumentTypeError(f"must be {RATE_FORM}, not {text!r}") from None
+
+
+def key_limits(text: str) -> dict[str, dict[str, int | str | None]]:
+    """`none` removes the limits of all single keys."""
+    from ..errors import InvalidSetting
+    from ..limits import KEY_LIMITS_FORM, parse_key_limits
+
+    if text.strip().lower() == NONE:
+        return {}
+    try:
+        return parse_key_limits(text)
+    except InvalidSetting:
+        raise ArgumentTypeError(f"must be {KEY_LIMITS_FORM}, not {text!r}") from None
 
 
 def size(text: str) -> int:

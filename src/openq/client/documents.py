@@ -210,7 +210,11 @@ def _setting_value(setting: Setting, value: Any) -> Any:
 
 def parse_settings(document: Document) -> QueueSettings:
     return QueueSettings(
-        **{setting.field: _parse_setting(setting, document[setting.name]) for setting in SETTINGS}
+        **{
+            setting.field: _parse_setting(setting, document[setting.name])
+            for setting in SETTINGS
+            if setting.name in document  # an older server does not have all of them
+        }
     )
 
 
@@ -246,6 +250,7 @@ def parse_stats(queue: str, document: Document) -> QueueStats:
         None if age is None else round(age * 1000),
         document["waiters"],
         document["counters"],
+        document.get("limited", 0),  # an older server does not report it
     )
 
 

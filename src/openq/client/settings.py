@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 from .. import settings as queue_settings
 from ..errors import InvalidSetting
+from ..limits import check_key_limits, parse_key_limits, rate_text
 from ..model import FOREVER_MS, QueueSettings, RetryPolicy
 from ..parsing import read_flag
 from ..settings import RETRY_DURATIONS, SETTINGS, Kind, Setting
@@ -43,6 +44,11 @@ class QueueOptions(TypedDict, total=False):
     retry: RetryPolicy | str | Mapping[str, Any] | None
     history: float | None
     relaxed: bool
+    concurrency: int | None
+    rate: str | None
+    key_concurrency: int | None
+    key_rate: str | None
+    key_limits: Mapping[str, Mapping[str, Any]]
 
 
 def _count_or_none(value: Any, name: str) -> int | None:
@@ -63,6 +69,10 @@ def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidSetting(f"{name} must be text, not {value!r}")
     return value
+
+
+def _key_limits(value: Any, name: str) -> dict[str, dict[str, Any]]:
+    return parse_key_limits(value) if isinstance(value, str) else check_key_limits(value)
 
 
 def retry_policy(value: Any, name: str = "retry") -> RetryPolicy:
@@ -97,6 +107,8 @@ _READERS: dict[Kind, Callable[[Any, str], Any]] = {
     "text": _text,
     "choice": _text,
     "retry": retry_policy,
+    "rate": rate_text,
+    "key_limits": _key_limits,
 }
 LIBRARY_SETTINGS = {setting.name: setting for setting in SETTINGS if setting.in_library}
 

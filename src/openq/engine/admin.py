@@ -244,7 +244,11 @@ def why(engine: Engine, queue: QueueState, message_id: str, now_ms: int, consume
         return unavailable
     if queue.settings.paused:
         return why_paused(queue.name)
-    return why_waiting(entry, _position(queue, entry), consumers)
+    position = _position(queue, entry)
+    limited = None if queue.limits is None else queue.limits.why(entry.group, now_ms)
+    if limited is not None and not position.group_held and not position.group_delayed:
+        return limited
+    return why_waiting(entry, position, consumers)
 
 
 def _position(queue: QueueState, entry: Entry) -> QueuePosition:

@@ -277,6 +277,9 @@ class DeadLetters:
             self._engine.log_record((REMOVE, now_ms, queue.number, 0, _removal_reason(why), [entry.seq]))
         queue.waiting_bytes -= entry.size
         queue.ready.delivery_ended(entry, now_ms)
+        limited = queue.limited_order if queue.limits is not None else None
+        if limited is not None:
+            limited.refund(entry, now_ms)
         if targets:
             self.finish_move(queue, entry, targets, why, reason, now_ms)
         else:

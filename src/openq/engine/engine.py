@@ -7,6 +7,7 @@ changes: a log that refuses leaves everything as it was. The same calls always g
 rules:
 
     publishing.py    checks, deduplication, exchanges            ready.py    which message is next
+    limits.py        concurrency and rates                       limited_order.py  the order of limited queues
     leases.py        receive, ack, nack, extend                  expiry.py   leases, delays and TTLs that end
     dead_letters.py  moves between queues, dead letters          admin.py    what operators do
     replay.py, snapshot.py  the state after a restart            routing.py  exchanges and bindings
@@ -216,7 +217,7 @@ class Engine:
 
     def apply_settings(self, queue: QueueState, settings: QueueSettings, now_ms: int) -> None:
         delay_ms = queue.settings.delay_ms
-        queue.set_settings(settings)
+        queue.set_settings(settings, now_ms)
         if settings.fifo and settings.delay_ms != delay_ms:
             self._change_delays(queue, delay_ms, now_ms)
         self.arm_retention(queue, now_ms)

@@ -181,4 +181,6 @@ class Expiry:
                 if entry.options is not None and entry.options.expires_ms:
                     engine.timers.add(entry.options.expires_ms, (TTL, queue, entry.seq))
             engine.arm_retention(queue, 0)
+            if queue.limits is not None and queue.limits.armed_ms:
+                engine.timers.add(queue.limits.armed_ms, (WAKE, queue, 0))
         engine.key_values.rebuild_timers()

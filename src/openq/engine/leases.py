@@ -43,7 +43,7 @@ from .records import (
     RETURN,
 )
 from .rules import is_expired, is_zero_ttl, with_options
-from .timers import LEASE, LEASES, MAX_TIMERS_PER_STEP
+from .timers import LEASE, LEASES, MAX_TIMERS_PER_STEP, WAKE
 
 STUCK_RECEIVES = 10
 BUCKET_BITS = 10  # leases are grouped by the high bits of their deadline: 1,024 ms together
@@ -87,7 +87,7 @@ class Leases:
             entries = ready.pop_plain(limit, now_ms - settings.retention_ms)
             if entries:
                 return self._deliver_plain_batch(queue, entries, now_ms, until_ms, consumer)
-        entry = ready.pop(now_ms) if limit == 1 and types is None and not queue.fifo else None
+        entry = ready.pop(now_ms) if limit == 1 and types is None and not queue.ends_matter else None
         if (
             entry is not None
             and (entry.options is None or entry.options.is_plain)
@@ -219,12 +219,17 @@ class Leases:
         except BaseException:
             # The log refused: nothing was delivered. All messages go back to their places.
             back = [delivery.entry for delivery in deliveries] + entries[::-1]
+            limited = queue.limited_order
             for each in back if entry is None else [*back, entry]:
                 queue.ready.put_back(each)
                 queue.ready.delivery_ended(each, now_ms)
+                if limited is not None:
+                    limited.refund(each, now_ms)
             raise
         finally:
             queue.ready.end_batch()
+        if queue.limits is not None and len(deliveries) < limit:
+            self.arm_tokens(queue, now_ms)
         if deliveries:
             engine.next_number = number
             self.deliver(queue, deliveries, until_ms, now_ms, location or 0)
@@ -302,20 +307,42 @@ class Leases:
             if delivery is not None and delivery.until_ms >> BUCKET_BITS == bucket:
                 self._engine.timers.add(delivery.until_ms, (LEASE, queue, (seq,)))
 
+    def arm_tokens(self, queue: QueueState, now_ms: int) -> None:
+        """Arm a timer for the next token that a message may wait for. One timer for a queue is enough."""
+        limits = queue.limits
+        if limits is None or not queue.ready.count:
+            return
+        next_ms = limits.next_ms(now_ms)
+        if next_ms and not now_ms < limits.armed_ms <= next_ms:
+            limits.armed_ms = next_ms
+            self._engine.timers.add(next_ms, (WAKE, queue, 0))
+
     def _of_types(self, queue: QueueState, types: frozenset[str], limit: int, now_ms: int) -> list[Entry]:
         """Take the first messages of these types; the last one comes first. Other types are skipped."""
         found: list[Entry] = []
         held: set[str | None] = set()
+        limits = queue.limits
+        left: dict[str | None, int] = {}  # how many more the limits of a key allow
+        if limits is not None:
+            limit = min(limit, limits.allowance(now_ms))
         for entry in queue.ready:
             if len(found) == limit:
                 break
             group = entry.group
+            if limits is not None:
+                if group not in left:
+                    left[group] = limits.key_allowance(group, now_ms)
+                if not left[group]:
+                    held.add(group)
+                    continue
             if queue.settings.fifo and (
                 group in held or queue.ready.is_held(entry) or entry.seq in queue.delayed  # type: ignore[union-attr]
             ):
                 held.add(group)
             elif entry.options is not None and entry.options.type in types:
                 found.append(entry)
+                if limits is not None:
+                    left[group] -= 1
             else:
                 held.add(group)  # later messages of a FIFO group must not overtake this one
         taken = [queue.ready.take(entry.seq, now_ms) for entry in found]
@@ -333,7 +360,7 @@ class Leases:
         queue.counters.acked += 1
         entry = delivery.entry
         options = entry.options
-        if (options is not None and not options.is_plain) or queue.fifo:
+        if (options is not None and not options.is_plain) or queue.ends_matter:
             engine.forget_entry(queue, entry)
             engine.delivery_ended(queue, entry, now_ms)
         if engine.observer is not None:
@@ -367,7 +394,7 @@ class Leases:
                 del leases[seq]
                 entry = delivery.entry
                 options = entry.options
-                if (options is not None and not options.is_plain) or queue.fifo:
+                if (options is not None and not options.is_plain) or queue.ends_matter:
                     engine.forget_entry(queue, entry)
                     engine.delivery_ended(queue, entry, now_ms)
                 if engine.observer is not None:
@@ -573,6 +600,8 @@ class Leases:
         if entry is None or entry.options is None or not 0 < number == entry.options.number:
             return None
         until_ms = now_ms + lease_ms
+        if lease_ms and queue.limits is not None and not queue.limits.has_slot(entry.group):
+            return None  # another message has its slot by now
         if lease_ms:
             engine.log_record((EXTEND, now_ms, queue.number, seq, until_ms, (seq,)))
             self.deliver_again(queue, seq, until_ms, now_ms)
@@ -585,6 +614,9 @@ class Leases:
             return
         entry = queue.take_for_delivery(seq, now_ms)
         queue.ready.end_batch()
+        limited = queue.limited_order
+        if entry is not None and limited is not None:
+            limited.refund(entry, now_ms)  # no new delivery
         if entry is not None and entry.options is not None:
             options = entry.options
             queue.leases[seq] = Delivery(entry, options.number, now_ms, until_ms, options.count, None)
@@ -681,6 +713,9 @@ class Leases:
             entry = with_options(entry, options)
         engine.put_back(queue, entry, now_ms)
         engine.delivery_ended(queue, entry, now_ms)
+        limited = queue.limited_order if why == RELEASED and queue.limits is not None else None
+        if limited is not None:
+            limited.refund(entry, now_ms)
 
     def with_delivery_count(self, delivery: Delivery, reason: str | None) -> Entry:
         """The entry as it returns to the queue: with its deliveries counted and the failure reason kept."""

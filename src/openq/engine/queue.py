@@ -11,6 +11,8 @@ from collections.abc import Container
 from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import MAX_PRIORITY, Delivery, Entry, QueueSettings
 from .delayed import DelayedMessages
+from .limited_order import LimitedFifoOrder, LimitedOrder
+from .limits import QueueLimits
 from .ready import FifoOrder, StandardOrder
 
 
@@ -86,11 +88,13 @@ class QueueState:
         "dedup_order",
         "delayed",
         "deleted",
+        "ends_matter",
         "fifo",
         "ids",
         "is_plain",
         "lease_buckets",
         "leases",
+        "limits",
         "name",
         "number",
         "ready",
@@ -106,6 +110,7 @@ class QueueState:
         self.number = number
         self.created_ms = created_ms
         self.delayed = DelayedMessages()  # on FIFO queues these are also in `ready`
+        self.limits = QueueLimits(settings) if settings.has_limits else None
         self.ready = self.new_order(settings)
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
         # Deadlines of leases by the second, as bare sequences: an acked lease must not keep its message in
@@ -120,16 +125,52 @@ class QueueState:
         self.retention_armed = 0  # when the live retention timer fires; 0: there is none
         self.watched = False  # a consumer waits for messages of this queue
         self.deleted = False
+        self.settings = settings
         self.set_settings(settings)
 
     def new_order(self, settings: QueueSettings) -> StandardOrder | FifoOrder:
-        """An empty order. That of a FIFO queue knows the delayed messages, which are in it too."""
-        order = FifoOrder(self.delayed) if settings.fifo else StandardOrder()
+        """An empty order. That of a FIFO queue knows the delayed messages, which are in it too.
+
+        `mark_in_flight` follows for each message in flight.
+        """
+        order: StandardOrder | FifoOrder
+        if self.limits is not None:
+            self.limits.recount(())
+            order = (
+                LimitedFifoOrder(self.delayed, self.limits) if settings.fifo else LimitedOrder(self.limits)
+            )
+        else:
+            order = FifoOrder(self.delayed) if settings.fifo else StandardOrder()
         order.max_priority = _max_priority(settings)
         return order
 
-    def set_settings(self, settings: QueueSettings) -> None:
+    def _set_limits(self, settings: QueueSettings, now_ms: int) -> None:
+        """Apply the limits to what waits and to what is in flight. Only the turns change."""
+        if not settings.has_limits:
+            self.limits = None
+        else:
+            if self.limits is None:
+                self.limits = QueueLimits(settings)
+            groups = [delivery.entry.group for delivery in self.leases.values()]
+            self.limits.change(settings, groups, now_ms)
+        order: StandardOrder | FifoOrder
+        if isinstance(self.ready, FifoOrder):
+            order = (
+                FifoOrder(self.delayed)
+                if self.limits is None
+                else LimitedFifoOrder(self.delayed, self.limits)
+            )
+            order.adopt(self.ready)
+        else:
+            order = StandardOrder() if self.limits is None else LimitedOrder(self.limits)
+            order.adopt(self.ready)
+        self.ready = order
+
+    def set_settings(self, settings: QueueSettings, now_ms: int = 0) -> None:
+        if _limits(settings) != _limits(self.settings):
+            self._set_limits(settings, now_ms)
         self.settings = settings
+        self.ends_matter = settings.fifo or settings.has_limits  # the order must learn of ends of deliveries
         self.fifo = settings.fifo
         max_priority = _max_priority(settings)
         if self.ready.max_priority != max_priority:
@@ -172,8 +213,15 @@ class QueueState:
         """Take a ready or delayed message for a delivery; `ready.end_batch` follows."""
         delayed = self.delayed.pop(seq)
         if delayed is not None and not self.settings.fifo:
+            self.ready.delivery_started(delayed, now_ms)
             return delayed
         return self.ready.take(seq, now_ms)
+
+    @property
+    def limited_order(self) -> LimitedOrder | LimitedFifoOrder | None:
+        """The order of a queue with limits."""
+        ready = self.ready
+        return ready if isinstance(ready, LimitedOrder | LimitedFifoOrder) else None
 
     def clear(self) -> None:
         """Drop everything except settings and counters."""
@@ -218,6 +266,16 @@ class QueueState:
             kept = self.dedup.get(key)
             if kept is not None and kept[1] == end_ms:
                 del self.dedup[key]
+
+
+def _limits(settings: QueueSettings) -> tuple[object, ...]:
+    return (
+        settings.concurrency,
+        settings.rate,
+        settings.key_concurrency,
+        settings.key_rate,
+        settings.key_limits,
+    )
 
 
 def _max_priority(settings: QueueSettings) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 
@@ -59,6 +59,14 @@ class PriorityLevel:
             if group is not None:
                 del self.ready_lists[group]
 
+    def groups(self) -> Iterable[GroupKey]:
+        """The groups with ready messages, in the order they are served."""
+        return self.turns
+
+    def adopt(self, other: PriorityLevel) -> None:
+        self.ready_lists = other.ready_lists
+        self.turns.extend(other.groups())
+
 
 class StandardOrder:
     """The ready messages of a standard queue."""
@@ -69,8 +77,11 @@ class StandardOrder:
         self.max_priority = MAX_PRIORITY  # higher priorities are ordered as this one
         self._reset()
 
+    def _new_level(self, priority: int) -> PriorityLevel:
+        return PriorityLevel(priority)
+
     def _reset(self) -> None:
-        self._top = PriorityLevel(0)
+        self._top = self._new_level(0)
         self._levels: dict[int, PriorityLevel] = {0: self._top}
         self._order: list[int] = [0]  # priorities, highest last
         # The list of messages with neither priority nor group. Nearly all messages are there, so it needs no
@@ -91,11 +102,23 @@ class StandardOrder:
             self._mixed = True
         level = self._levels.get(priority)
         if level is None:
-            level = self._levels[priority] = PriorityLevel(priority)
+            level = self._levels[priority] = self._new_level(priority)
             insort(self._order, priority)
         if priority > self._top.priority:
             self._top = level
         return level.ready_list(options.group)
+
+    def adopt(self, other: StandardOrder) -> None:
+        """Take over all messages of another order, which must not be used any more."""
+        self.max_priority, self.count = other.max_priority, other.count
+        self._order = other._order
+        self._levels = {priority: self._new_level(priority) for priority in self._order}
+        for priority, level in self._levels.items():
+            level.adopt(other._levels[priority])
+        self._top = self._levels[self._order[-1]]
+        self._plain = self._levels[0].ready_lists[None]
+        self._plain_turns = self._levels[0].turns
+        self._mixed = len(self._order) > 1 or len(self._levels[0].ready_lists) > 1
 
     def set_max_priority(self, max_priority: int) -> None:
         """Set the limit and sort the ready messages again. The order is then the same as after a restart."""
@@ -214,8 +237,8 @@ class StandardOrder:
         """The oldest message of the lowest priority: the first that an overflowing queue drops."""
         for priority in self._order:
             level = self._levels[priority]
-            if level.turns:
-                return level.ready_lists[level.turns[0]].first()
+            for group in level.groups():
+                return level.ready_lists[group].first()
         return None
 
     def find(self, seq: int) -> Entry | None:
@@ -256,8 +279,8 @@ class StandardOrder:
     def first(self, now_ms: int) -> Entry | None:
         for priority in reversed(self._order):
             level = self._levels[priority]
-            if level.turns:
-                return level.ready_lists[level.turns[0]].first()
+            for group in level.groups():
+                return level.ready_lists[group].first()
         return None
 
     def last(self) -> Entry | None:
@@ -268,8 +291,8 @@ class StandardOrder:
         """
         for priority in self._order:
             level = self._levels[priority]
-            if level.turns:
-                ready_lists = [level.ready_lists[group] for group in level.turns]
+            ready_lists = [level.ready_lists[group] for group in level.groups()]
+            if ready_lists:
                 return max(enumerate(ready_lists), key=lambda each: (each[1].count, each[0]))[1].last()
         return None
 
@@ -285,7 +308,7 @@ class StandardOrder:
         """In delivery order. The groups of a level take turns, as in `pop`."""
         for priority in reversed(self._order):
             level = self._levels[priority]
-            lines = deque(iter(level.ready_lists[group]) for group in list(level.turns))
+            lines = deque(iter(level.ready_lists[group]) for group in list(level.groups()))
             while lines:
                 line = lines.popleft()
                 entry = next(line, None)
@@ -307,6 +330,9 @@ class StandardOrder:
     def mark_in_flight(self, entry: Entry) -> None:
         pass
 
+    def delivery_started(self, entry: Entry, now_ms: int) -> None:
+        pass
+
     def offer_all(self) -> None:
         pass
 
@@ -316,7 +342,7 @@ class StandardOrder:
     def freeze(self) -> list[tuple[list[Entry], list[PackedPage]]]:
         """By priority, groups in the order of their turns, so that the turns are the same after a restore."""
         levels = [self._levels[priority] for priority in reversed(self._order)]
-        return [level.ready_lists[group].freeze() for level in levels for group in level.turns]
+        return [level.ready_lists[group].freeze() for level in levels for group in level.groups()]
 
 
 _NO_SEQ = 1 << 62  # after every sequence
@@ -409,7 +435,7 @@ class FifoOrder:
         if group.in_batch:
             return  # `end_batch` refreshes it: a message that a receive puts back has not lost its turn
         first = group.ready_list.first()
-        if first is None or first.seq > group.first_in_flight() or self._is_delayed(first):
+        if first is None or first.seq > group.first_in_flight() or self._is_held_back(first):
             group.ticket = 0
             if first is None and not group.in_flight and self._groups.get(group.name) is group:
                 del self._groups[group.name]
@@ -427,8 +453,8 @@ class FifoOrder:
             self._heap = [each for each in heap if self._is_valid(*each)]
             heapify(self._heap)
 
-    def _is_delayed(self, entry: Entry) -> bool:
-        """Whether a message is not due yet. Most messages have no due time and need no lookup."""
+    def _is_held_back(self, entry: Entry) -> bool:
+        """Whether it is not due yet. Most messages have no due time and need no lookup."""
         options = entry.options
         return options is not None and options.due_ms > 0 and entry.seq in self._not_due
 
@@ -449,6 +475,12 @@ class FifoOrder:
         if group is None:
             group = self._groups[name] = FifoGroup(name)
         return group
+
+    def adopt(self, other: FifoOrder) -> None:
+        """Take over all messages of another order, which must not be used any more."""
+        self.max_priority, self.count = other.max_priority, other.count
+        self._groups, self._tickets = other._groups, other._tickets
+        self.offer_all()
 
     def append(self, entry: Entry) -> None:
         self.count += 1
@@ -487,7 +519,7 @@ class FifoOrder:
                 self._current, self._bound = group, group.first_in_flight()
                 self._enter_batch(group)
             first = group.ready_list.first()
-            if first is None or first.seq > self._bound or self._is_delayed(first):
+            if first is None or first.seq > self._bound or self._is_held_back(first):
                 self._current = None
                 continue
             group.ready_list.pop()
@@ -511,6 +543,9 @@ class FifoOrder:
     def mark_in_flight(self, entry: Entry) -> None:
         """Mark a message as in flight while a state is restored; `offer_all` follows."""
         self._group(entry.group).mark_in_flight(entry.seq)
+
+    def delivery_started(self, entry: Entry, now_ms: int) -> None:
+        """A delayed message was put in flight without being taken; on FIFO queues `take` does it."""
 
     def offer_all(self) -> None:
         """Refresh every group: a restored state comes in any order. Tickets that are still valid are kept."""
@@ -631,7 +666,7 @@ class FifoOrder:
                 return
             bound = group.first_in_flight()
             for entry in group.ready_list:
-                if entry.seq > bound or self._is_delayed(entry):
+                if entry.seq > bound or self._is_held_back(entry):
                     break
                 yield entry
 

@@ -126,7 +126,7 @@ def _ack(engine: Engine, queue: QueueState, record: Record, location: int) -> No
             continue
         queue.counters.acked += 1
         options = delivery.entry.options
-        if (options is not None and not options.is_plain) or queue.fifo:
+        if (options is not None and not options.is_plain) or queue.ends_matter:
             engine.forget_entry(queue, delivery.entry)
             engine.delivery_ended(queue, delivery.entry, now_ms)
 

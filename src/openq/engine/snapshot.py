@@ -33,7 +33,7 @@ _SAME_OPTIONS = _U32.pack((1 << 32) - 1)  # in place of the number of options in
 
 
 class FrozenQueue:
-    __slots__ = ("dedup", "delayed", "head", "leases", "number", "ready_lists")
+    __slots__ = ("dedup", "delayed", "head", "leases", "limits", "number", "ready_lists")
 
     def __init__(self, queue: QueueState) -> None:
         self.number = queue.number
@@ -50,6 +50,7 @@ class FrozenQueue:
             (d.entry, d.number, d.delivered_ms, d.until_ms, d.count, d.consumer)
             for d in queue.leases.values()
         ]
+        self.limits = None if queue.limits is None else queue.limits.dump()
         self.dedup = sorted(queue.dedup.items(), key=lambda item: item[1][1])
 
 
@@ -146,6 +147,8 @@ def encode(frozen: FrozenState, usage: SegmentUsage | None = None) -> Iterator[b
             _count_values(usage, some)
     for queue in frozen.queues:
         yield b"Q" + pack_value(queue.head)
+        if queue.limits is not None:
+            yield b"B" + pack_value(queue.limits)
         for start in range(0, len(queue.dedup), 4096):
             yield b"U" + pack_value(queue.dedup[start : start + 4096])
         loose = [entry for entries, _ in queue.ready_lists for entry in entries]
@@ -268,6 +271,11 @@ def _load_dedup(queue: QueueState, data: bytes) -> None:
         queue.dedup_order.append((end_ms, key))
 
 
+def _load_limits(queue: QueueState, data: bytes) -> None:
+    if queue.limits is not None:
+        queue.limits.load(*unpack_value(data))
+
+
 def _remember(queue: QueueState, entry: Entry) -> None:
     options = entry.options
     if options is not None:
@@ -327,6 +335,7 @@ def _load_delayed_page(queue: QueueState, data: bytes) -> None:
 
 
 _LOADERS = {
+    b"B": _load_limits,
     b"U": _load_dedup,
     b"R": _load_ready,
     b"D": _load_delayed,

@@ -191,6 +191,7 @@ class LocalBroker:
             found = self._core.queue(queue)
             now_ms = self._core.advance()
             oldest_ms = found.ready.oldest_ms()
+            limited = found.limited_order
             return QueueStats(
                 queue,
                 found.ready_count,
@@ -200,6 +201,7 @@ class LocalBroker:
                 None if oldest_ms is None else now_ms - oldest_ms,
                 self._core.waiters.count(queue),
                 found.counters.as_dict(),
+                0 if limited is None else limited.limited_count(now_ms),
             )
 
     def purge(self, queue: str, waiting_only: bool = False) -> int:

@@ -34,7 +34,7 @@ from ..errors import Closed, HistoryUnavailable, JournalDamaged, JournalFailed, 
 from ..journal.file_journal import Journal
 from ..model import Delivery, Entry, Properties
 from .events import EventFeed
-from .recovery import recover, release_bound_leases, report_findings
+from .recovery import drain_limits, recover, release_bound_leases, report_findings
 from .ticker import Ticker
 from .unreadable import UnreadableMessages, unloaded
 
@@ -100,6 +100,8 @@ class BrokerCore:
         # had.
         engine.next_number = engine.first_number = max(engine.next_number, now_ms << 20)
         left = journal.clean_number
+        if left is None or found.is_partial:
+            drain_limits(engine, now_ms)
         engine.maybe_delivered_below = journal.next_clean_number = engine.next_seq if left is None else left
         self._append = journal.append
         journal.first_record = self._first_record

@@ -31,6 +31,7 @@ class Recovered(NamedTuple):
     skipped: list[str]  # snapshots that cannot be read
     lost: int  # messages that a snapshot names in a segment that is gone
     unreadable: list[tuple[str, str, JournalDamaged]]  # bucket and key of values that cannot be read
+    is_partial: bool  # deliveries before the oldest segment are unknown
 
 
 def recover(journal: Journal, engine: Engine) -> Recovered:
@@ -59,7 +60,8 @@ def recover(journal: Journal, engine: Engine) -> Recovered:
     for number in engine.orphans:
         name = engine.numbered[number].name
         log.warning("the name of queue %d is lost to damage; its messages are in %r", number, name)
-    return Recovered(engine, latest_ms, not count and newest is None, skipped, lost, unreadable)
+    is_empty, is_partial = not count and newest is None, newest is None and first > 1
+    return Recovered(engine, latest_ms, is_empty, skipped, lost, unreadable, is_partial)
 
 
 def _load_values(journal: Journal, engine: Engine) -> list[tuple[str, str, JournalDamaged]]:
@@ -115,6 +117,15 @@ def report_findings(register: DamageRegister, journal: Journal, found: Recovered
         name = found.engine.numbered[number].name
         detail = f"the name of queue {number} is lost to damage; its messages are in {name!r}"
         register.report(FOUND, detail, now_ms, queue=name)
+
+
+def drain_limits(engine: Engine, now_ms: int) -> None:
+    """Start with empty buckets: the last deliveries before a crash may be unrecorded."""
+    for queue in engine.queues.values():
+        limited = queue.limited_order
+        if limited is not None:
+            limited.limits.drain(limited.waiting_groups(), now_ms)
+            limited.offer_all()
 
 
 def release_bound_leases(engine: Engine, now_ms: int) -> None:

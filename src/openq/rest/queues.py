@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 
 from ..errors import QueueExists, QueueInUse, QueueNotFound
 from ..model import QueueSettings, RetryPolicy, settings_difference
@@ -48,6 +48,8 @@ def _stored_value(call: RestCall, setting: Setting, value: Any) -> Any:
         return _retry(value)
     if value is None:
         return setting.none
+    if setting.kind == "key_limits":
+        return {key: to_builtins(own) for key, own in value.items()}
     if setting.kind == "duration":
         return span_ms(value, setting.name)
     if setting.kind in ("queue", "exchange"):

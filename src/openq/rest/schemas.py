@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct, field
 
 from ..broker.subscriptions import MAX_NUMBER
+from ..limits import MAX_COUNT
 from ..settings import SETTINGS, Kind, Setting
 
 MAX_BATCH = 1_000
@@ -56,6 +57,16 @@ class Retry(RequestBody, kw_only=True):
     on_expiry: bool = True
 
 
+RateText = Annotated[str, Meta(description='a token bucket: "100/s", "100/m", "6000/h", "100/m burst 20"')]
+
+
+class KeyLimit(RequestBody, kw_only=True):
+    """Limits of one key. A limit that is not named is that of all keys; `null` is no limit."""
+
+    concurrency: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | UnsetType | None = UNSET
+    rate: RateText | UnsetType | None = UNSET
+
+
 _LITERAL: Any = Literal  # for choices that a type checker does not see
 
 
@@ -71,6 +82,8 @@ def _given(setting: Setting) -> Any:
         "queue": Name,
         "exchange": Name,
         "retry": Retry | _LITERAL[setting.choices],
+        "rate": RateText,
+        "key_limits": dict[str, KeyLimit],
     }
     return kinds[setting.kind] | UnsetType | (None if setting.is_optional else UnsetType)
 
@@ -85,6 +98,8 @@ _SHOWN: dict[Kind, Any] = {
     "queue": str,
     "exchange": str,
     "retry": Retry,
+    "rate": str,
+    "key_limits": dict[str, dict[str, int | str | None]],
 }
 
 
@@ -124,6 +139,7 @@ class Stats(ReplyBody, kw_only=True):
     waiting_bytes: int
     oldest_age: float | None
     waiters: int
+    limited: int
     counters: dict[str, int]
 
 

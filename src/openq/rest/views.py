@@ -178,6 +178,7 @@ def stats_view(stats: QueueStats) -> Stats:
         waiting_bytes=stats.waiting_bytes,
         oldest_age=None if stats.oldest_age_ms is None else seconds(stats.oldest_age_ms),
         waiters=stats.waiters,
+        limited=stats.limited,
         counters=dict(stats.counters),
     )
 

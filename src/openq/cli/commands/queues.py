@@ -5,7 +5,16 @@ from __future__ import annotations
 from argparse import BooleanOptionalAction
 
 from ..spec import Command, Option
-from ..values import count, positive, seconds, seconds_or_forever, size
+from ..values import (
+    count,
+    delivery_rate,
+    key_limits,
+    or_none,
+    positive,
+    seconds,
+    seconds_or_forever,
+    size,
+)
 from .options import CONFIRM, JSON, JSON_LINES, READ, SERVER
 
 TYPE_CHECKING = False
@@ -33,9 +42,14 @@ def _flag(setting: Setting) -> Option:
     if setting.kind == "duration":
         arguments = {"metavar": "TIME", "type": seconds_or_forever if setting.is_endless else seconds}
     elif setting.kind == "count":
-        arguments = {"metavar": "N", "type": positive if setting.minimum else count}
+        reader = positive if setting.minimum else count
+        arguments = {"metavar": "N", "type": or_none(reader) if setting.is_optional else reader}
     elif setting.kind == "bytes":
-        arguments = {"metavar": "SIZE", "type": size}
+        arguments = {"metavar": "SIZE", "type": or_none(size) if setting.is_optional else size}
+    elif setting.kind == "rate":
+        arguments = {"metavar": "RATE", "type": or_none(delivery_rate)}
+    elif setting.kind == "key_limits":
+        arguments = {"metavar": "KEY=LIMITS", "type": key_limits, "action": "append"}
     elif setting.kind == "queue":
         arguments = {"metavar": "QUEUE"}
     if setting.choices:
