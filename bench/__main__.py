@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .harness import Row, Run, refuse_memory_disk, table
 
-BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "restart", "pause"]
+BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "limits", "restart", "pause"]
 BENCHES += ["server", "amqp", "spark", "redis"]
 PARTS = [
     "server_send",

@@ -18,6 +18,8 @@ OTHER: dict[str, Any] = {
     "text": "t",
     "queue": "dead",
     "exchange": "x",
+    "rate": "5/s",
+    "key_limits": {"k": {"concurrency": 2}},
 }
 # Broker code in Python applies these; the functions do not read them.
 IN_PYTHON = {

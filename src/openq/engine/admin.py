@@ -115,20 +115,20 @@ def purge(engine: Engine, queue: QueueState, now_ms: int, waiting_only: bool = F
     """
     count = queue.waiting_count if waiting_only else queue.count
     engine.log_record((PURGE, now_ms, queue.number, int(waiting_only)))
-    purge_state(engine, queue, waiting_only)
+    purge_state(engine, queue, waiting_only, now_ms)
     if engine.observer is not None:
         engine.observer("purged", queue.name, None, now_ms, str(count))
     return count
 
 
-def purge_state(engine: Engine, queue: QueueState, waiting_only: bool) -> None:
+def purge_state(engine: Engine, queue: QueueState, waiting_only: bool, now_ms: int) -> None:
     if waiting_only:
         queue.counters.removed += queue.waiting_count
-        queue.clear_waiting()
+        queue.clear_waiting(now_ms)
         queue.keep_dedup({engine.id_of(delivery.entry) for delivery in queue.leases.values()})
     else:
         queue.counters.removed += queue.count
-        queue.clear()
+        queue.clear(now_ms)
 
 
 def redrive_target(engine: Engine, queue: QueueState, entry: Entry, to: str | None) -> QueueState | None:

@@ -266,7 +266,7 @@ class Engine:
         if queue.watched:
             self.woken.append(queue)
         # A timer may refer to the queue for days; its messages must not stay in memory that long.
-        queue.clear()
+        queue.clear(0)
         return count
 
     def remove_waiting(self, queue: QueueState, entry: Entry) -> None:

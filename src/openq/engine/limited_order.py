@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import islice
 
 from ..model import Entry
 from .limits import QueueLimits
-from .ready import FifoGroup, FifoOrder, GroupKey, PriorityLevel, StandardOrder
+from .ready import FifoGroup, FifoOrder, GroupKey, PriorityLevel, StandardOrder, take_turns
 from .ready_list import ReadyList
 
 
@@ -80,17 +81,15 @@ class LimitedOrder(StandardOrder):
     append_plain = append
 
     def pop(self, now_ms: int) -> Entry | None:
-        if not self.count or not self.limits.is_open(now_ms):
-            return None
-        return self._pop(now_ms)
+        if self.count and (not self.limits.is_queue_limited or self.limits.is_open(now_ms)):
+            return self._pop(now_ms)
+        return None
 
     def pop_plain(self, limit: int, horizon_ms: int) -> list[Entry]:
         return []
 
-    def _next_level(self, now_ms: int) -> LimitedLevel | None:
+    def _next_level(self) -> LimitedLevel | None:
         """The highest priority with a key that is not blocked. Drops empty priorities."""
-        if self.limits.has_due(now_ms):
-            self._give_turns(self.limits.unblock_due(now_ms))
         empty = []
         found = None
         for priority in reversed(self._order):
@@ -106,22 +105,37 @@ class LimitedOrder(StandardOrder):
             self._top = self._levels[self._order[-1]]
         return found
 
+    def _unblock_due(self, now_ms: int) -> None:
+        due = self.limits.due
+        if due and due[0][0] <= now_ms:
+            self._give_turns(self.limits.unblock_due(now_ms))
+
     def _pop(self, now_ms: int) -> Entry | None:
-        level = self._next_level(now_ms)
-        if level is None:
-            return None
+        limits = self.limits
+        due = limits.due
+        if due and due[0][0] <= now_ms:
+            self._give_turns(limits.unblock_due(now_ms))
+        level: LimitedLevel | None = self._top  # type: ignore[assignment]
+        if not level.open_groups:  # type: ignore[union-attr]
+            level = self._next_level()
+            if level is None:
+                return None
+        assert level is not None
         groups = level.open_groups
         group = next(iter(groups))
         ready_list = level.ready_lists[group]
         entry = ready_list.pop()
         self.count -= 1
-        if ready_list.count:
-            groups.move_to_end(group)
-        else:
+        is_blocked = limits.start(group, now_ms)
+        if not ready_list.count:
             del groups[group]
             if group is not None:
                 del level.ready_lists[group]
-        if self.limits.start(group, now_ms):
+        elif is_blocked:
+            del groups[group]
+        else:
+            groups.move_to_end(group)
+        if is_blocked and len(self._levels) > 1:
             self._end_turns(group)
         return entry
 
@@ -137,7 +151,8 @@ class LimitedOrder(StandardOrder):
 
     def take(self, seq: int, now_ms: int) -> Entry | None:
         """Take one message by sequence, whatever the limits say. Fast if it is the next one."""
-        level = self._next_level(now_ms)
+        self._unblock_due(now_ms)
+        level = self._next_level()
         if level is not None:
             first = level.ready_lists[next(iter(level.open_groups))].first()
             if first is not None and first.seq == seq:
@@ -153,7 +168,8 @@ class LimitedOrder(StandardOrder):
             self._end_turns(group)
 
     def delivery_ended(self, entry: Entry, now_ms: int) -> None:
-        group = entry.group
+        options = entry.options
+        group = None if options is None else options.group
         if self.limits.end(group, now_ms):
             self._give_turns((group,))
 
@@ -172,6 +188,21 @@ class LimitedOrder(StandardOrder):
         for level in self._levels.values():
             order = [group for group in level.groups() if group not in blocked]
             level.open_groups = OrderedDict.fromkeys(order)  # type: ignore[attr-defined]
+
+    def available(self, now_ms: int) -> Iterator[Entry]:
+        """The messages that receives would get now, in order."""
+        self._unblock_due(now_ms)
+        limits = self.limits
+
+        def allowed() -> Iterator[Entry]:
+            for priority in reversed(self._order):
+                level: LimitedLevel = self._levels[priority]  # type: ignore[assignment]
+                yield from take_turns(
+                    islice(level.ready_lists[group], limits.key_allowance(group, now_ms))
+                    for group in list(level.open_groups)
+                )
+
+        return islice(allowed(), limits.allowance(now_ms))
 
     def waiting_groups(self) -> set[GroupKey]:
         return {group for level in self._levels.values() for group in level.ready_lists}
@@ -213,9 +244,8 @@ class LimitedFifoOrder(FifoOrder):
         return entry
 
     def _unblock_due(self, now_ms: int) -> None:
-        if self.limits.has_due(now_ms):
-            for key in self.limits.unblock_due(now_ms):
-                self._refresh_key(key)
+        for key in self.limits.unblock_due(now_ms):
+            self._refresh_key(key)
 
     def _refresh_key(self, key: GroupKey) -> None:
         group = self._groups.get(key)
@@ -240,6 +270,13 @@ class LimitedFifoOrder(FifoOrder):
     def mark_in_flight(self, entry: Entry) -> None:
         super().mark_in_flight(entry)
         self.limits.mark(entry.group)
+
+    def available(self, now_ms: int) -> Iterator[Entry]:
+        self._unblock_due(now_ms)
+        return islice(super().available(now_ms), self.limits.allowance(now_ms))
+
+    def _allowed(self, group: FifoGroup, now_ms: int) -> Iterable[Entry]:
+        return islice(group.ready_list, self.limits.key_allowance(group.name, now_ms))
 
     def waiting_groups(self) -> set[GroupKey]:
         return set(self._groups)

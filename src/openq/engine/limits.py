@@ -19,59 +19,81 @@ from ..limits import Rate, parse_rate
 from ..model import QueueSettings
 from .why import Why
 
-_MIN_SWEEP = 1024
+_MIN_SWEEP = 16_384  # keys that are kept whether idle or not: about 2 MB
+NO_LIMIT = 1 << 60
 
 
 class KeyUse:
-    """What a limited key has in flight, and its bucket."""
+    """What a limited key, or a queue, has in flight, and its bucket.
 
-    __slots__ = ("concurrency", "in_flight", "rate", "used_until")
+    The numbers of the rate are here too: this is read for every delivery. A missing limit is a number that is
+    never reached.
+    """
+
+    __slots__ = ("concurrency", "in_flight", "rate", "room", "step", "units", "used_until")
 
     def __init__(self, concurrency: int | None, rate: Rate | None) -> None:
-        self.concurrency = concurrency
+        self.concurrency = NO_LIMIT if concurrency is None else concurrency
         self.rate = rate
+        self.units, self.step, self.room = (0, 0, 0) if rate is None else (rate.units, rate.step, rate.room)
         self.used_until = 0
         self.in_flight = 0
 
     def blocked_until(self, now_ms: int) -> int | None:
         """None: not blocked. 0: until a delivery ends. Else the time of the next token."""
-        if self.concurrency is not None and self.in_flight >= self.concurrency:
+        if self.in_flight >= self.concurrency:
             return 0
-        rate = self.rate
-        if rate is not None and self.used_until - now_ms * rate.units > rate.room:
-            return rate.next_ms(self.used_until)
+        if self.rate is not None and self.used_until - now_ms * self.units > self.room:
+            return self.rate.next_ms(self.used_until)
         return None
+
+    def take_token(self, now_ms: int) -> None:
+        now = now_ms * self.units
+        self.used_until = (self.used_until if self.used_until > now else now) + self.step
+
+    def allowance(self, now_ms: int) -> int:
+        """How many more deliveries are allowed now."""
+        slots = max(0, self.concurrency - self.in_flight)
+        if self.rate is None:
+            return slots
+        ahead = max(0, self.used_until - now_ms * self.units)
+        return min(slots, max(0, (self.room - ahead) // self.step + 1))
+
+    def why(self, what: str, now_ms: int) -> Why | None:
+        if self.in_flight >= self.concurrency:
+            return limited_concurrency(what, self.in_flight, self.concurrency)
+        until_ms = self.blocked_until(now_ms)
+        if until_ms is None or self.rate is None:
+            return None
+        return limited_rate(what, self.rate.text, until_ms - now_ms)
 
 
 class QueueLimits:
     __slots__ = (
-        "_concurrency",
         "_default",
-        "_due",
         "_has_keys",
         "_own",
-        "_rate",
+        "_queue",
         "_sweep_at",
-        "_used_until",
         "armed_ms",
         "blocked",
-        "in_flight",
+        "due",
+        "is_queue_limited",
         "keys",
     )
 
     def __init__(self, settings: QueueSettings) -> None:
-        self.in_flight = 0
         self.keys: dict[str, KeyUse] = {}  # limited keys that were used; idle ones are swept now and then
         self.blocked: dict[str, int] = {}  # key -> as `KeyUse.blocked_until`
+        self.due: list[tuple[int, str]] = []  # heap: (time of the next token, key); outdated ones are skipped
         self.armed_ms = 0  # when the last timer for a token fires
-        self._due: list[tuple[int, str]] = []  # (time of the next token, key); outdated ones are skipped
-        self._used_until = 0
         self._sweep_at = _MIN_SWEEP
         self._set_rules(settings)
 
     def _set_rules(self, settings: QueueSettings) -> None:
-        self._concurrency = settings.concurrency
-        self._rate = _rate(settings.rate)
+        rate = _rate(settings.rate)
+        self._queue = KeyUse(settings.concurrency, rate)
+        self.is_queue_limited = settings.concurrency is not None or rate is not None
         self._default = (settings.key_concurrency, _rate(settings.key_rate))
         self._own = {
             key: (
@@ -84,37 +106,37 @@ class QueueLimits:
 
     def change(self, settings: QueueSettings, groups: Iterable[str | None], now_ms: int) -> None:
         """New limits, at once. `groups`: those of the messages in flight. Buckets keep what was used."""
-        rate, before = self._rate, self.keys
+        before, before_keys = self._queue, self.keys
         self._set_rules(settings)
-        self._used_until = _converted(self._used_until, rate, self._rate, now_ms)
+        _convert(before, self._queue, now_ms)
         self.keys = {}
-        for key, use in before.items():
+        for key, use in before_keys.items():
             if use.rate is not None:
                 new = self._use(key)
-                if new is not None and new.rate is not None:
-                    new.used_until = _converted(use.used_until, use.rate, new.rate, now_ms)
-        self.recount(groups)
+                if new is not None:
+                    _convert(use, new, now_ms)
+        self.recount(groups, now_ms)
         self.armed_ms = 0
 
-    def recount(self, groups: Iterable[str | None]) -> None:
-        """Count what is in flight again. Keys without a token stay blocked until `unblock_due`."""
-        self.in_flight = 0
+    def recount(self, groups: Iterable[str | None], now_ms: int) -> None:
+        """Count what is in flight again, and find the keys that are blocked."""
+        self._queue.in_flight = 0
         self.blocked.clear()
-        self._due.clear()
+        self.due.clear()
         for use in self.keys.values():
             use.in_flight = 0
         for group in groups:
-            self.in_flight += 1
-            use_of = None if group is None else self._use(group)
-            if use_of is not None:
-                use_of.in_flight += 1
+            self._queue.in_flight += 1
+            counted = None if group is None else self._use(group)
+            if counted is not None:
+                counted.in_flight += 1
         for key, use in self.keys.items():
-            until_ms = use.blocked_until(0)
+            until_ms = use.blocked_until(now_ms)
             if until_ms is not None:
                 self.blocked[key] = until_ms
                 if until_ms:
-                    self._due.append((until_ms, key))
-        heapify(self._due)
+                    self.due.append((until_ms, key))
+        heapify(self.due)
 
     def _use(self, key: str) -> KeyUse | None:
         """None: the key has no limit."""
@@ -132,9 +154,7 @@ class QueueLimits:
     def _sweep(self, now_ms: int) -> None:
         """Forget keys with nothing in flight and a full bucket."""
         self.keys = {
-            key: use
-            for key, use in self.keys.items()
-            if use.in_flight or (use.rate is not None and use.used_until > now_ms * use.rate.units)
+            key: use for key, use in self.keys.items() if use.in_flight or use.used_until > now_ms * use.units
         }
         self._sweep_at = max(_MIN_SWEEP, 2 * len(self.keys))
 
@@ -142,18 +162,18 @@ class QueueLimits:
 
     def is_open(self, now_ms: int) -> bool:
         """Whether the limits of the queue allow a delivery."""
-        if self._concurrency is not None and self.in_flight >= self._concurrency:
-            return False
-        rate = self._rate
-        return rate is None or self._used_until - now_ms * rate.units <= rate.room
+        use = self._queue
+        return use.in_flight < use.concurrency and (
+            use.rate is None or use.used_until - now_ms * use.units <= use.room
+        )
 
     def start(self, key: str | None, now_ms: int) -> bool:
         """A delivery starts. True: its key is blocked from now on."""
-        self.in_flight += 1
-        rate = self._rate
-        if rate is not None:
-            now = now_ms * rate.units
-            self._used_until = (self._used_until if self._used_until > now else now) + rate.step
+        use: KeyUse | None = self._queue
+        assert use is not None
+        use.in_flight += 1
+        if use.rate is not None:
+            use.take_token(now_ms)
         if key is None or not self._has_keys:
             return False
         use = self.keys.get(key)
@@ -163,23 +183,27 @@ class QueueLimits:
             use = self._use(key)
             if use is None:
                 return False
-        use.in_flight += 1
-        rate = use.rate
-        if rate is not None:
-            now = now_ms * rate.units
-            use.used_until = (use.used_until if use.used_until > now else now) + rate.step
-        elif use.in_flight < use.concurrency:  # type: ignore[operator]  # a key without both has no KeyUse
-            return False
-        return self._block(key, use, now_ms)
+        use.in_flight = in_flight = use.in_flight + 1
+        if use.rate is not None:
+            now = now_ms * use.units
+            use.used_until = used_until = (use.used_until if use.used_until > now else now) + use.step
+            if used_until - now > use.room:
+                return self._block(key, use, now_ms)
+        if in_flight >= use.concurrency:
+            self.blocked[key] = 0
+            return True
+        return False
 
     def mark(self, key: str | None) -> bool:
-        """A message is in flight without a new delivery: it takes a slot, but no token."""
-        self.in_flight += 1
+        """A message is in flight already: it takes a slot, but no token. True: its key is blocked."""
+        self._queue.in_flight += 1
         use = None if key is None else self._use(key)
         if key is None or use is None:
             return False
         use.in_flight += 1
-        return self._block(key, use, 0)
+        if use.in_flight >= use.concurrency:
+            self.blocked[key] = 0
+        return key in self.blocked
 
     def _block(self, key: str, use: KeyUse, now_ms: int) -> bool:
         until_ms = use.blocked_until(now_ms)
@@ -188,26 +212,30 @@ class QueueLimits:
         if self.blocked.get(key) != until_ms:
             self.blocked[key] = until_ms
             if until_ms:
-                heappush(self._due, (until_ms, key))
+                heappush(self.due, (until_ms, key))
         return True
 
     def end(self, key: str | None, now_ms: int) -> bool:
         """A delivery ended. True: its key is unblocked by this."""
-        self.in_flight -= 1
+        self._queue.in_flight -= 1
         use = None if key is None else self.keys.get(key)
         if key is None or use is None:
             return False
         use.in_flight -= 1
-        return key in self.blocked and self._unblock(key, use, now_ms)
+        if key not in self.blocked:
+            return False
+        if use.rate is None and use.in_flight < use.concurrency:
+            del self.blocked[key]
+            return True
+        return self._unblock(key, use, now_ms)
 
     def refund(self, key: str | None, now_ms: int) -> bool:
         """Return the token of a delivery that no consumer saw. True: its key is unblocked by this."""
-        if self._rate is not None:
-            self._used_until -= self._rate.step
+        self._queue.used_until -= self._queue.step
         use = None if key is None else self.keys.get(key)
-        if key is None or use is None or use.rate is None:
+        if key is None or use is None:
             return False
-        use.used_until -= use.rate.step
+        use.used_until -= use.step
         return key in self.blocked and self._unblock(key, use, now_ms)
 
     def _unblock(self, key: str, use: KeyUse, now_ms: int) -> bool:
@@ -218,7 +246,7 @@ class QueueLimits:
 
     def unblock_due(self, now_ms: int) -> list[str]:
         """The keys that are unblocked because their next token is due, in order of its time."""
-        due = self._due
+        due = self.due
         keys: list[str] = []
         while due and due[0][0] <= now_ms:
             until_ms, key = heappop(due)
@@ -226,110 +254,88 @@ class QueueLimits:
                 keys.append(key)
         return keys
 
-    def has_due(self, now_ms: int) -> bool:
-        return bool(self._due) and self._due[0][0] <= now_ms
-
     def has_slot(self, key: str | None) -> bool:
         """Whether one more message may be in flight, tokens aside."""
-        if self._concurrency is not None and self.in_flight >= self._concurrency:
-            return False
         use = None if key is None else self.keys.get(key)
-        return use is None or use.concurrency is None or use.in_flight < use.concurrency
+        return self._queue.in_flight < self._queue.concurrency and (
+            use is None or use.in_flight < use.concurrency
+        )
 
     def next_ms(self, now_ms: int) -> int:
         """When a token will allow a delivery that is not allowed now; 0: no token is waited for."""
-        if self._concurrency is not None and self.in_flight >= self._concurrency:
-            return 0
-        rate = self._rate
-        if rate is not None and self._used_until - now_ms * rate.units > rate.room:
-            return rate.next_ms(self._used_until)
-        due = self._due
+        until_ms = self._queue.blocked_until(now_ms)
+        if until_ms is not None:
+            return until_ms
+        due = self.due
         while due and self.blocked.get(due[0][1]) != due[0][0]:
             heappop(due)
         return due[0][0] if due else 0
 
-    # -- a receive that selects ---------------------------------------------------------------------
+    # -- a receive that selects -------------------------------------------------------------------
 
     def allowance(self, now_ms: int) -> int:
         """How many more deliveries the limits of the queue allow now."""
-        return _allowance(self._concurrency, self.in_flight, self._rate, self._used_until, now_ms)
+        return self._queue.allowance(now_ms)
 
     def key_allowance(self, key: str | None, now_ms: int) -> int:
         """How many more deliveries the limits of the key allow now."""
         use = None if key is None else self.keys.get(key) or self._new_use(key)
-        if use is None:
-            return 1 << 60
-        return _allowance(use.concurrency, use.in_flight, use.rate, use.used_until, now_ms)
+        return NO_LIMIT if use is None else use.allowance(now_ms)
 
-    # -- over a restart -----------------------------------------------------------------------------
+    # -- over a restart ---------------------------------------------------------------------------
 
     def drain(self, keys: Iterable[str | None], now_ms: int) -> None:
         """Empty the bucket of the queue and those of `keys`; the order must be brought in line then."""
         for each in keys:
             if each is not None:
                 self._use(each)
-        if self._rate is not None:
-            self._used_until = max(self._used_until, self._rate.drained(now_ms))
+        _drain(self._queue, now_ms)
         for key, use in self.keys.items():
-            if use.rate is not None:
-                use.used_until = max(use.used_until, use.rate.drained(now_ms))
-                self._block(key, use, now_ms)
+            _drain(use, now_ms)
+            self._block(key, use, now_ms)
 
-    def dump(self) -> tuple[int, list[tuple[str, int]]] | None:
+    def dump(self) -> tuple[int, list[tuple[str, int, bool]]] | None:
         """The buckets for a snapshot; None: there are none."""
-        keys = [(key, use.used_until) for key, use in self.keys.items() if use.rate is not None]
-        return (self._used_until, keys) if keys or self._used_until else None
+        keys = [
+            (key, use.used_until, key in self.blocked)
+            for key, use in self.keys.items()
+            if use.rate is not None
+        ]
+        return (self._queue.used_until, keys) if keys or self._queue.used_until else None
 
-    def load(self, used_until: int, keys: Iterable[tuple[str, int]]) -> None:
-        self._used_until = used_until
-        for key, value in keys:
+    def load(self, used_until: int, keys: Iterable[tuple[str, int, bool]]) -> None:
+        """`mark` follows for the messages in flight."""
+        self._queue.used_until = used_until
+        for key, value, is_blocked in keys:
             use = self._use(key)
-            if use is not None and use.rate is not None:
+            if use is not None:
                 use.used_until = value
-                self._block(key, use, 0)
+                if is_blocked:
+                    self._block(key, use, 0)
 
-    # -- explaining -----------------------------------------------------------------------------------
+    # -- explaining -------------------------------------------------------------------------------
 
     def why(self, key: str | None, now_ms: int) -> Why | None:
         """Which limit holds a ready message of this key; None: no limit does."""
         use = None if key is None else self.keys.get(key)
-        if use is not None:
-            own = _why(f"key {key!r}", use.concurrency, use.in_flight, use.rate, use.used_until, now_ms)
-            if own is not None:
-                return own
-        return _why("the queue", self._concurrency, self.in_flight, self._rate, self._used_until, now_ms)
+        own = None if use is None else use.why(f"key {key!r}", now_ms)
+        return own or self._queue.why("the queue", now_ms)
 
 
 def _rate(text: str | None) -> Rate | None:
     return None if text is None else parse_rate(text)
 
 
-def _converted(used_until: int, old: Rate | None, new: Rate | None, now_ms: int) -> int:
+def _convert(old: KeyUse, new: KeyUse, now_ms: int) -> None:
     """The state of a bucket under another rate: as long until it is full, and at most empty."""
-    if new is None or old is None:
-        return 0
-    ahead = max(0, used_until - now_ms * old.units) * new.units // old.units
-    return now_ms * new.units + min(ahead, new.burst * new.step)
+    if old.rate is not None and new.rate is not None:
+        ahead = max(0, old.used_until - now_ms * old.units) * new.units // old.units
+        new.used_until = now_ms * new.units + min(ahead, new.room + new.step)
 
 
-def _allowance(
-    concurrency: int | None, in_flight: int, rate: Rate | None, used_until: int, now_ms: int
-) -> int:
-    slots = 1 << 60 if concurrency is None else max(0, concurrency - in_flight)
-    if rate is None:
-        return slots
-    ahead = max(0, used_until - now_ms * rate.units)
-    return min(slots, max(0, (rate.room - ahead) // rate.step + 1))
-
-
-def _why(
-    what: str, concurrency: int | None, in_flight: int, rate: Rate | None, used_until: int, now_ms: int
-) -> Why | None:
-    if concurrency is not None and in_flight >= concurrency:
-        return limited_concurrency(what, in_flight, concurrency)
-    if rate is not None and used_until - now_ms * rate.units > rate.room:
-        return limited_rate(what, rate.text, rate.next_ms(used_until) - now_ms)
-    return None
+def _drain(use: KeyUse, now_ms: int) -> None:
+    if use.rate is not None:
+        use.used_until = max(use.used_until, use.rate.drained(now_ms))
 
 
 def limited_concurrency(what: str, in_flight: int, concurrency: int) -> Why:

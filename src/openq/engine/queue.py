@@ -111,7 +111,7 @@ class QueueState:
         self.created_ms = created_ms
         self.delayed = DelayedMessages()  # on FIFO queues these are also in `ready`
         self.limits = QueueLimits(settings) if settings.has_limits else None
-        self.ready = self.new_order(settings)
+        self.ready = self.new_order(settings, created_ms)
         self.leases: dict[int, Delivery] = {}  # sequence -> the live delivery
         # Deadlines of leases by the second, as bare sequences: an acked lease must not keep its message in
         # memory.
@@ -128,14 +128,14 @@ class QueueState:
         self.settings = settings
         self.set_settings(settings)
 
-    def new_order(self, settings: QueueSettings) -> StandardOrder | FifoOrder:
+    def new_order(self, settings: QueueSettings, now_ms: int) -> StandardOrder | FifoOrder:
         """An empty order. That of a FIFO queue knows the delayed messages, which are in it too.
 
         `mark_in_flight` follows for each message in flight.
         """
         order: StandardOrder | FifoOrder
         if self.limits is not None:
-            self.limits.recount(())
+            self.limits.recount((), now_ms)
             order = (
                 LimitedFifoOrder(self.delayed, self.limits) if settings.fifo else LimitedOrder(self.limits)
             )
@@ -223,17 +223,17 @@ class QueueState:
         ready = self.ready
         return ready if isinstance(ready, LimitedOrder | LimitedFifoOrder) else None
 
-    def clear(self) -> None:
+    def clear(self, now_ms: int) -> None:
         """Drop everything except settings and counters."""
         self.leases.clear()
         self.lease_buckets.clear()
         self.keep_dedup(())
-        self.clear_waiting()
+        self.clear_waiting(now_ms)
 
-    def clear_waiting(self) -> None:
+    def clear_waiting(self, now_ms: int) -> None:
         """Drop everything except messages in flight and deduplication ids: see `keep_dedup`."""
         in_flight = {seq: delivery.entry for seq, delivery in self.leases.items()}
-        self.ready = self.new_order(self.settings)
+        self.ready = self.new_order(self.settings, now_ms)
         for entry in in_flight.values():
             self.ready.mark_in_flight(entry)
         self.delayed.clear()

@@ -308,17 +308,11 @@ class StandardOrder:
         """In delivery order. The groups of a level take turns, as in `pop`."""
         for priority in reversed(self._order):
             level = self._levels[priority]
-            lines = deque(iter(level.ready_lists[group]) for group in list(level.groups()))
-            while lines:
-                line = lines.popleft()
-                entry = next(line, None)
-                if entry is not None:
-                    yield entry
-                    lines.append(line)
+            yield from take_turns(iter(level.ready_lists[group]) for group in list(level.groups()))
 
     # A standard queue never holds a group back. These methods give both classes the same interface.
 
-    def available(self) -> Iterator[Entry]:
+    def available(self, now_ms: int) -> Iterator[Entry]:
         return iter(self)
 
     def delivery_ended(self, entry: Entry, now_ms: int) -> None:
@@ -343,6 +337,16 @@ class StandardOrder:
         """By priority, groups in the order of their turns, so that the turns are the same after a restore."""
         levels = [self._levels[priority] for priority in reversed(self._order)]
         return [level.ready_lists[group].freeze() for level in levels for group in level.groups()]
+
+
+def take_turns(lines: Iterable[Iterator[Entry]]) -> Iterator[Entry]:
+    waiting = deque(lines)
+    while waiting:
+        line = waiting.popleft()
+        entry = next(line, None)
+        if entry is not None:
+            yield entry
+            waiting.append(line)
 
 
 _NO_SEQ = 1 << 62  # after every sequence
@@ -659,16 +663,19 @@ class FifoOrder:
         for group in self._in_turn():
             yield from group.ready_list
 
-    def available(self) -> Iterator[Entry]:
+    def available(self, now_ms: int) -> Iterator[Entry]:
         """The messages that receives would get now, in order."""
         for group in self._in_turn():
             if not group.ticket:
                 return
             bound = group.first_in_flight()
-            for entry in group.ready_list:
+            for entry in self._allowed(group, now_ms):
                 if entry.seq > bound or self._is_held_back(entry):
                     break
                 yield entry
+
+    def _allowed(self, group: FifoGroup, now_ms: int) -> Iterable[Entry]:
+        return group.ready_list
 
     def freeze(self) -> list[tuple[list[Entry], list[PackedPage]]]:
         """Groups by ticket, so that the turns are the same after a restore."""

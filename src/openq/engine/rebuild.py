@@ -33,7 +33,7 @@ def _rebuild_queue(queue: QueueState) -> None:
     else:
         for seq in queue.delayed:
             waiting.pop(seq, None)
-    queue.ready = queue.new_order(queue.settings)
+    queue.ready = queue.new_order(queue.settings, 0)
     for seq in sorted(waiting):
         queue.ready.append(waiting[seq])
     for delivery in queue.leases.values():

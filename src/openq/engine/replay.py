@@ -189,7 +189,7 @@ def _remove(engine: Engine, queue: QueueState, record: Record, location: int) ->
 
 
 def _purge(engine: Engine, queue: QueueState, record: Record, location: int) -> None:
-    purge_state(engine, queue, waiting_only=bool(record[3]))
+    purge_state(engine, queue, waiting_only=bool(record[3]), now_ms=record[1])
 
 
 def _rewrite(engine: Engine, queue: QueueState, record: Record, location: int) -> None:

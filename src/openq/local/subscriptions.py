@@ -307,7 +307,7 @@ class LocalSubscriptions:
                     break
                 step = min(MAX_TIMERS_PER_STEP, limit - len(receipts))
                 if max_bytes is not None:
-                    step = _fitting(queue, step, max_bytes - size, not receipts)
+                    step = _fitting(queue, step, max_bytes - size, not receipts, now_ms)
                 try:
                     in_flight = engine.receive(queue, step, now_ms, until_ms - now_ms, consumer)
                 except OpenQError:
@@ -315,6 +315,7 @@ class LocalSubscriptions:
                         raise
                     in_flight = []  # the log refused: the batch has the messages leased so far
                 if not in_flight and not receipts and waiter is not None:
+                    engine.leases.arm_tokens(queue, now_ms)
                     core.waiters.add(known.queue, waiter)
                     queue.watched = True
                 for each in in_flight:
@@ -498,12 +499,12 @@ def _slices(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
         yield receipts[start : start + _SETTLE_SLICE]
 
 
-def _fitting(queue: QueueState, step: int, room: int, is_first: bool) -> int:
+def _fitting(queue: QueueState, step: int, room: int, is_first: bool, now_ms: int) -> int:
     """How many of the next messages fit the room. The first one always does."""
     if queue.waiting_bytes <= room:
         return step
     count = 0
-    for entry in islice(queue.ready.available(), step):
+    for entry in islice(queue.ready.available(now_ms), step):
         room -= entry.size
         if room < 0 and not (is_first and not count):
             break

@@ -13,6 +13,7 @@ from ..broker.history import HistoryRange, PastMessage
 from ..broker.interface import Filter, SearchResult, TimelineStep
 from ..broker.scan_position import ScanPosition, entries_after
 from ..engine.admin import STATES, check_state
+from ..engine.limits import limited_concurrency, limited_rate
 from ..engine.why import QueuePosition, Why, why_paused, why_unavailable, why_waiting
 from ..errors import MessageNotFoundError
 from ..model import Delivery, Entry, QueueSettings
@@ -211,8 +212,10 @@ class Inspector:
             return unavailable
         if view.settings.paused:
             return why_paused(queue)
-        _, group_held, group_delayed, ahead = self._ask_queue(view, "standing", entry.seq)
+        _, group_held, group_delayed, ahead, limited = self._ask_queue(view, "standing", entry.seq)
         position = QueuePosition(bool(group_held), bool(group_delayed), ahead)
+        if limited and not position.group_held and not position.group_delayed:
+            return _why_limited(view.settings, entry.group, limited, self._store.now_ms())
         return why_waiting(entry, position, self._count_waiters(queue))
 
     def timeline(self, queue: str, message_id: str) -> list[TimelineStep]:
@@ -251,6 +254,17 @@ class Inspector:
                     page = sorted(page, key=_by_sequence if view.fifo else _by_rank(view))
                 for start in range(0, len(page), bulk.CHUNK):
                     yield page[start : start + bulk.CHUNK]
+
+
+def _why_limited(settings: QueueSettings, key: str | None, limited: Sequence[Any], now_ms: int) -> Why:
+    """`limited` is whose limit it is, then the number in flight and its limit, or b"" and the next token."""
+    is_key = limited[0] == b"key"
+    what = f"key {key!r}" if is_key else "the queue"
+    if limited[1] != b"":
+        return limited_concurrency(what, limited[1], limited[2])
+    own = settings.key_limits.get(key or "", {}) if is_key else {}
+    rate = own.get("rate", settings.key_rate) if is_key else settings.rate
+    return limited_rate(what, str(rate), int(limited[2]) - now_ms)
 
 
 def _states(state: str) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ class QueueAdmin:
         if outbox:
             store.try_drain(view)
             _, now_ms, answer = store.fcall_queue(view, "stats")
-        ready, delayed, in_flight, size, oldest_ms, _, pairs = answer
+        ready, delayed, in_flight, size, oldest_ms, _, pairs, limited = answer
         counted = {name.decode(): int(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         return QueueStats(
             queue,
@@ -146,6 +146,7 @@ class QueueAdmin:
             max(0, now_ms - int(oldest_ms)) if oldest_ms else None,
             self._count_waiters(queue),
             {name: counted.get(name, 0) for name in Counters.__slots__},
+            limited,
         )
 
     def waiting(self, queue: str) -> Waiting:

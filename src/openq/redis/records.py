@@ -15,6 +15,7 @@ from typing import Any
 from ..engine.queue import is_plain_queue
 from ..engine.records import pack_properties, unpack_properties
 from ..errors import InvalidSetting, OpenQError
+from ..limits import parse_rate
 from ..model import (
     DEFAULT_RETRY,
     DeadLetterEvent,
@@ -246,6 +247,8 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
             c[short] = True
     if settings.overflow != "drop-head":
         c["of"] = settings.overflow
+    if settings.has_limits:
+        c |= _pack_limits(settings)
     retry = settings.retry
     # Without a policy the functions use DEFAULT_RETRY, also for queues packed before policies existed.
     if retry.kind == "none":
@@ -261,3 +264,36 @@ def pack_settings(settings: QueueSettings, version: int, address: Address) -> by
         if not retry.on_expiry:
             c["rn"] = True
     return dump(c)
+
+
+def _pack_limits(settings: QueueSettings) -> dict[str, object]:
+    """The rules of the queue (`lq`), of each key (`kd`) and of single keys (`ko`); `lk` tells changes."""
+    named = {key: settings.key_limits[key] for key in sorted(settings.key_limits)}
+    of_all = (settings.concurrency, settings.rate, settings.key_concurrency, settings.key_rate)
+    limits: dict[str, object] = {"lim": True, "lk": json.dumps([*of_all, named])}
+    queue = _pack_rule(settings.concurrency, settings.rate)
+    default = _pack_rule(settings.key_concurrency, settings.key_rate)
+    if queue:
+        limits["lq"] = queue
+    if default:
+        limits["kd"] = default
+    if named:
+        limits["ko"] = {
+            key: _pack_rule(
+                own.get("concurrency", settings.key_concurrency), own.get("rate", settings.key_rate)
+            )
+            for key, own in named.items()
+        }
+    if default or named:
+        limits["kl"] = True
+    return limits
+
+
+def _pack_rule(concurrency: int | None, rate: str | None) -> dict[str, object]:
+    rule: dict[str, object] = {}
+    if concurrency is not None:
+        rule["c"] = concurrency
+    if rate is not None:
+        parsed = parse_rate(rate)
+        rule |= {"i": 1000 * parsed.step / parsed.units, "b": parsed.burst}
+    return rule

@@ -16,6 +16,9 @@
 --   sb, sb:<subscription>, sp:..  batches of leases, see 6_subscriptions.lua
 --   d, e  sorted sets: delayed by due time, expiring by expiry    sk  plain messages taken out of the middle
 --   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
+--   kf  hash: messages in flight of each limited key              kt  sorted set: keys by when their bucket is full, in us
+--   kb  sorted set: keys that a limit blocks, by when the next token is due; FAR: until a delivery ends
+--   kp  hash: blocked key -> ranks of its lanes, which have no turns
 --   ob  hash: outbox, messages on their way to other queues       oc  hash: who claimed an outbox entry
 --   in  sorted set: outbox entries of other queues that arrived
 --   tk:<client>  hash: answers to the last calls of a client, so that a call may be repeated
@@ -37,7 +40,7 @@ end
 
 local PLAIN = '0:-'  -- the lane of returned plain messages
 local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb',
-  'hf', 'hu', 'hl', 'gt'}
+  'hf', 'hu', 'hl', 'gt', 'qt', 'qd'}
 local FIELD_COUNT = #FIELDS
 local GRACE_MS = 100  -- how long a message with TTL 0 is offered while a consumer waits
 local SLICE = 1000  -- deadlines handled in one call
@@ -258,10 +261,9 @@ function damage.lane_of(Q, seq, g)
     return nil
   end
   if call('ZSCORE', p .. 'r:' .. PLAIN, seq) then return 0, '-' end
-  local ranks = call('ZRANGE', p .. 'p', 0, -1)
-  if ranks[1] ~= '0' then table.insert(ranks, 1, '0') end
-  for _, rank in ipairs(ranks) do
-    for _, each in ipairs(call('LRANGE', p .. 't:' .. rank, 0, SLICE)) do
+  local parked = Q.c.kl and damage.limits.parked(Q)
+  for _, rank in ipairs(damage.limits.ranks(Q, parked)) do
+    for _, each in ipairs(damage.limits.groups(Q, rank, parked)) do
       if call('ZSCORE', p .. 'r:' .. rank .. ':' .. each, seq) then return tonumber(rank), each end
     end
   end
@@ -343,6 +345,176 @@ function groups.add_lease(Q, g, seq)
   call('ZADD', out, seq, seq)
 end
 
+-- -- limits ---------------------------------------------------------------------------------------
+
+-- The rules are those of engine/limits.py. A key is a group, here with its '+'. Settings: `lim`, whether there are
+-- limits; `kl`, whether keys have some; `lq`, the rule of the queue; `kd` and `ko`, the rules of all and of single
+-- keys. A rule: c, most in flight; i, microseconds between two tokens; b, most tokens.
+-- Fields: qt, when the bucket of the queue is full, in microseconds; qd, when it has its next token.
+local limits = {}
+
+function limits.rule(Q, g)
+  local c = Q.c
+  if not c.kl or g == '-' then return nil end
+  local rule = c.ko and c.ko[sub(g, 2)] or c.kd
+  return rule and (rule.c or rule.i) and rule
+end
+
+function limits.is_blocked(Q, g)
+  return Q.c.kl and call('ZSCORE', Q.p .. 'kb', g)
+end
+
+-- How many tokens a bucket has that is full at `used`, and when the next one comes.
+function limits.tokens(Q, rule, used)
+  local now, room = Q.now * 1000, rule.b * rule.i
+  local ahead = max(used - now, 0)
+  -- Times are exact to a microsecond.
+  return floor((room - ahead + 1) / rule.i), Q.now - floor((room - ahead - rule.i + 1) / 1000)
+end
+
+function limits.used_after(Q, rule, used, n)
+  return max(used, Q.now * 1000) + n * rule.i
+end
+
+-- The state of a bucket under another rate: at most empty.
+function limits.capped(Q, rule, used)
+  return min(used, Q.now * 1000 + rule.b * rule.i)
+end
+
+function limits.used(Q, g)
+  return tonumber(call('ZSCORE', Q.p .. 'kt', g) or 0)
+end
+
+function limits.out(Q, g)
+  return tonumber(call('HGET', Q.p .. 'kf', g) or 0)
+end
+
+-- nil: not blocked; FAR: until a delivery ends; else the time of the next token.
+function limits.blocked_until(Q, g, rule)
+  if rule.c and limits.out(Q, g) >= rule.c then return FAR end
+  if rule.i then
+    local n, due = limits.tokens(Q, rule, limits.used(Q, g))
+    if n < 1 then return due end
+  end
+end
+
+-- How many more deliveries a rule allows.
+function limits.allowance(Q, rule, out, used)
+  local n = rule.c and max(0, rule.c - out) or FAR
+  return rule.i and min(n, (limits.tokens(Q, rule, used))) or n
+end
+
+function limits.of_key(Q, g)
+  local rule = limits.rule(Q, g)
+  return rule and limits.allowance(Q, rule, rule.c and limits.out(Q, g), rule.i and limits.used(Q, g)) or FAR
+end
+
+function limits.of_queue(Q)
+  return Q.c.lq and limits.allowance(Q, Q.c.lq, in_flight_count(Q), Q.qt) or FAR
+end
+
+-- n tokens of the queue are taken; the next one may be waited for.
+function limits.take(Q, n)
+  local rule = Q.c.lq
+  if not rule or not rule.i then return end
+  Q.qt = floor(limits.used_after(Q, rule, Q.qt, n) + 0.5)
+  local left, due = limits.tokens(Q, rule, Q.qt)
+  Q.qd = 0
+  if left < 1 then
+    Q.qd = due
+    deadline(Q, due)
+  end
+end
+
+-- The lane of a blocked key has no turn.
+function limits.park(Q, g, rank)
+  local ranks = call('HGET', Q.p .. 'kp', g)
+  if not ranks then
+    call('HSET', Q.p .. 'kp', g, rank)
+  elseif not find(',' .. ranks .. ',', ',' .. rank .. ',', 1, true) then
+    call('HSET', Q.p .. 'kp', g, ranks .. ',' .. rank)
+  end
+end
+
+function limits.block(Q, g, till)
+  local p = Q.p
+  call('ZADD', p .. 'kb', S(till), g)
+  deadline(Q, till)
+  if Q.c.fifo then return limits.update_ticket(Q, g) end
+  local ranks = call('ZRANGE', p .. 'p', 0, -1)
+  if ranks[1] ~= '0' then ranks[#ranks + 1] = '0' end
+  for _, rank in ipairs(ranks) do
+    -- From the tail: mostly it has just had its turn.
+    if call('LREM', p .. 't:' .. rank, -1, g) > 0 then limits.park(Q, g, rank) end
+  end
+end
+
+function limits.give_turns(Q, g)
+  local p = Q.p
+  local ranks = call('HGET', p .. 'kp', g)
+  if not ranks then return end
+  call('HDEL', p .. 'kp', g)
+  for rank in string.gmatch(ranks, '%d+') do
+    if call('EXISTS', p .. 'r:' .. rank .. ':' .. g) == 1 then
+      call('RPUSH', p .. 't:' .. rank, g)
+      call('ZADD', p .. 'p', rank, rank)
+    end
+  end
+end
+
+-- A delivery of a key starts; `has_token`: it takes one.
+function limits.start(Q, g, has_token)
+  local rule = limits.rule(Q, g)
+  if not rule then return end
+  if rule.c then call('HINCRBY', Q.p .. 'kf', g, 1) end
+  if rule.i and has_token then
+    call('ZADD', Q.p .. 'kt', format('%.3f', limits.used_after(Q, rule, limits.used(Q, g), 1)), g)
+  end
+  local till = limits.blocked_until(Q, g, rule)
+  if till then limits.block(Q, g, till) end
+end
+
+-- Lanes of a rank that have no turns, by their first message: rank -> groups; nil if there are none.
+function limits.parked(Q)
+  if not Q.c.kl or call('EXISTS', Q.p .. 'kp') == 0 then return nil end
+  local all, found = call('HGETALL', Q.p .. 'kp'), {}
+  for i = 1, #all, 2 do
+    for rank in string.gmatch(all[i + 1], '%d+') do
+      local first = call('ZRANGE', Q.p .. 'r:' .. rank .. ':' .. all[i], 0, 0)[1]
+      if first then
+        found[rank] = found[rank] or {}
+        table.insert(found[rank], {tonumber(first), all[i]})
+      end
+    end
+  end
+  for rank, list in pairs(found) do
+    table.sort(list, function(a, b) return a[1] < b[1] end)
+    for i, each in ipairs(list) do list[i] = each[2] end
+  end
+  return found
+end
+
+-- The groups of a rank: those with turns, then the others.
+function limits.groups(Q, rank, parked)
+  local all = call('LRANGE', Q.p .. 't:' .. rank, 0, -1)
+  for _, g in ipairs(parked and parked[rank] or {}) do all[#all + 1] = g end
+  return all
+end
+
+-- Priorities, highest first, including those without turns.
+function limits.ranks(Q, parked)
+  local ranks, seen = call('ZREVRANGE', Q.p .. 'p', 0, -1), {}
+  for _, rank in ipairs(ranks) do seen[rank] = true end
+  for rank in pairs(parked or {}) do
+    if not seen[rank] and rank ~= '0' then ranks[#ranks + 1] = rank end
+  end
+  if parked then table.sort(ranks, function(a, b) return tonumber(a) > tonumber(b) end) end
+  if ranks[#ranks] ~= '0' then ranks[#ranks + 1] = '0' end
+  return ranks
+end
+
+damage.limits = limits
+
 -- A FIFO group has a ticket while its first message is due and no earlier one is in flight. A group that gets a new
 -- ticket goes behind all others.
 local function update_ticket(Q, g)
@@ -360,7 +532,8 @@ local function update_ticket(Q, g)
     return
   end
   call('ZADD', p .. 'gs', first, g)
-  if tonumber(first) < groups.first_out(Q, g) and not call('ZSCORE', p .. 'd', first) then
+  if tonumber(first) < groups.first_out(Q, g) and not call('ZSCORE', p .. 'd', first)
+      and not limits.is_blocked(Q, g) then
     local own = rank_of(Q, extra_of(Q, first) or {})
     if not ticket then
       -- Higher than every sequence: servers of an earlier version order the groups by sequence.
@@ -371,6 +544,96 @@ local function update_ticket(Q, g)
     call('HSET', p .. 'gr', g, own)
     call('ZADD', p .. 'p', own, own)
   end
+end
+
+limits.update_ticket = update_ticket
+
+-- Whether a blocked key stays so; else it gets its turns or its ticket.
+function limits.check(Q, g)
+  local rule = limits.rule(Q, g)
+  local till = rule and limits.blocked_until(Q, g, rule)
+  if till then
+    call('ZADD', Q.p .. 'kb', S(till), g)
+    deadline(Q, till)
+    return
+  end
+  call('ZREM', Q.p .. 'kb', g)
+  Q.wakes = true
+  if Q.c.fifo then update_ticket(Q, g) else limits.give_turns(Q, g) end
+end
+
+-- A delivery of a key ended.
+function limits.finish(Q, g)
+  local rule = limits.rule(Q, g)
+  if not rule then return end
+  if rule.c and call('HINCRBY', Q.p .. 'kf', g, -1) <= 0 then call('HDEL', Q.p .. 'kf', g) end
+  if limits.is_blocked(Q, g) then limits.check(Q, g) end
+end
+
+-- A message that was taken is not delivered: the token of its key returns.
+function limits.refund_key(Q, g)
+  local rule = limits.rule(Q, g)
+  if rule and rule.i then
+    call('ZADD', Q.p .. 'kt', format('%.3f', limits.used(Q, g) - rule.i), g)
+    if limits.is_blocked(Q, g) then limits.check(Q, g) end
+  end
+end
+
+-- No consumer saw the delivery: its tokens return.
+function limits.refund(Q, g)
+  local rule = Q.c.lq
+  if rule and rule.i then
+    Q.qt = floor(Q.qt - rule.i + 0.5)
+    Q.wakes = true
+  end
+  limits.refund_key(Q, g)
+end
+
+-- Count what is in flight again, and find the keys that are blocked: the limits changed, or the queue was purged.
+function limits.rebuild(Q)
+  local p = Q.p
+  local parked, blocked = limits.parked(Q) or {}, call('ZRANGE', p .. 'kb', 0, -1)
+  if not Q.c.kl then
+    -- `parked` reads them under the new settings, in which keys have no limits.
+    local kl = Q.c
+    Q.c = {kl = true}
+    parked = limits.parked(Q) or {}
+    Q.c = kl
+    call('DEL', p .. 'kt')
+  end
+  for rank, list in pairs(parked) do
+    for _, g in ipairs(list) do call('RPUSH', p .. 't:' .. rank, g) end
+    call('ZADD', p .. 'p', rank, rank)
+  end
+  call('DEL', p .. 'kf', p .. 'kb', p .. 'kp')
+  Q.qd = 0
+  local keys = {}
+  for _, seq in ipairs(Q.c.kl and call('HKEYS', p .. 'o') or {}) do
+    local x = extra_of(Q, seq)
+    local g = x and group_of(x) or '-'
+    local rule = limits.rule(Q, g)
+    if rule and rule.c then
+      call('HINCRBY', p .. 'kf', g, 1)
+      keys[g] = rule
+    end
+  end
+  for _, g in ipairs(Q.c.kl and call('ZRANGE', p .. 'kt', 0, -1) or {}) do
+    local rule = limits.rule(Q, g)
+    if rule and rule.i then
+      call('ZADD', p .. 'kt', format('%.3f', limits.capped(Q, rule, limits.used(Q, g))), g)
+      keys[g] = rule
+    else
+      call('ZREM', p .. 'kt', g)
+    end
+  end
+  for g, rule in pairs(keys) do
+    local till = limits.blocked_until(Q, g, rule)
+    if till then limits.block(Q, g, till) end
+  end
+  for _, g in ipairs(Q.c.fifo and blocked or {}) do update_ticket(Q, g) end
+  local rule = Q.c.lq
+  Q.qt = rule and rule.i and limits.capped(Q, rule, Q.qt) or 0
+  limits.take(Q, 0)
 end
 
 local function has_plain(Q)
@@ -406,8 +669,12 @@ local function enqueue(Q, seq, x)
   end
   local lane = p .. 'r:' .. rank .. ':' .. g
   if call('EXISTS', lane) == 0 then
-    call('RPUSH', p .. 't:' .. rank, g)
-    call('ZADD', p .. 'p', rank, rank)
+    if limits.is_blocked(Q, g) then
+      limits.park(Q, g, rank)
+    else
+      call('RPUSH', p .. 't:' .. rank, g)
+      call('ZADD', p .. 'p', rank, rank)
+    end
   end
   call('ZADD', lane, seq, seq)
   Q.mx = Q.mx + 1
@@ -542,7 +809,8 @@ function groups.pop(Q)
     end
     local lane = p .. 'r:' .. Q.group
     local seq = call('ZRANGE', lane, 0, 0)[1]
-    if seq and tonumber(seq) < Q.held_from and not call('ZSCORE', p .. 'd', seq) then
+    if seq and tonumber(seq) < Q.held_from and not call('ZSCORE', p .. 'd', seq)
+        and not limits.is_blocked(Q, Q.group) then
       call('ZREM', lane, seq)
       Q.mx = Q.mx - 1
       groups.add_lease(Q, Q.group, seq)
@@ -569,8 +837,9 @@ local function pop(Q)
   return pop_level(Q, 0)
 end
 
--- A delivery of a FIFO group ended: its message was settled or returned.
+-- A delivery ended: its message was settled or returned.
 local function end_delivery(Q, seq, x)
+  if Q.c.kl and x.g then limits.finish(Q, '+' .. x.g) end
   if not Q.c.fifo then return end
   local g = group_of(x)
   if call('HINCRBY', Q.p .. 'go', g, -1) <= 0 then

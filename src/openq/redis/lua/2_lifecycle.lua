@@ -109,6 +109,7 @@ local function dead_letter(Q, seq, x, sent, rec, why, reason, origin)
   end
   x = x or published_extra(rec)
   forget_message(Q, seq, x, sent)
+  if origin ~= 'waiting' and not Q.c.fifo then end_delivery(Q, seq, x) end
   local g = (origin == 'lent' or origin == 'taken') and Q.c.fifo and group_of(x) or nil
   return to_outbox(Q, {s = seq, m = sent, w = why, r = reason, x = x, o = origin, g = g}, rec)
 end
@@ -160,6 +161,7 @@ end
 
 local function end_lease(Q, seq, lease)
   call('HDEL', Q.p .. 'o', seq)
+  if Q.c.lq then Q.wakes = true end
   if lease.holder == '-' then
     call('ZREM', Q.p .. 'l', seq)
   else
@@ -237,6 +239,7 @@ local function return_delivery(Q, seq, lease, why, reason, delay)
   local due = wait > 0 and Q.now + wait or 0
   requeue(Q, seq, x, sent, rec, due)
   end_delivery(Q, seq, x)
+  if why == RELEASED and c.lim then limits.refund(Q, group_of(x)) end
   event(Q, 'R', why, reason or '', seq, S(due))
   return 'returned'
 end
@@ -281,10 +284,9 @@ local function lanes_of(Q)
   end
   if Q.bk > 0 then lanes[1] = p .. 'r:' .. PLAIN end
   if Q.mx > 0 then
-    local ranks = call('ZRANGE', p .. 'p', 0, -1)
-    if ranks[1] ~= '0' then ranks[#ranks + 1] = '0' end
-    for _, rank in ipairs(ranks) do
-      for _, g in ipairs(call('LRANGE', p .. 't:' .. rank, 0, -1)) do
+    local parked = limits.parked(Q)
+    for _, rank in ipairs(limits.ranks(Q, parked)) do
+      for _, g in ipairs(limits.groups(Q, rank, parked)) do
         local name = rank .. ':' .. g
         if name ~= PLAIN then lanes[#lanes + 1] = p .. 'r:' .. name end
       end
@@ -381,7 +383,9 @@ local function advance(Q)
     local delayed, d = head(Q, 'd')
     local expiring, e = head(Q, 'e')
     local holder, h = head(Q, 'hd')
-    at = min(l or FAR, d or FAR, e or FAR, h or FAR, Q.ra > 0 and Q.ra or FAR)
+    local limited, k
+    if Q.c.kl then limited, k = head(Q, 'kb') end
+    at = min(l or FAR, d or FAR, e or FAR, h or FAR, Q.ra > 0 and Q.ra or FAR, k or FAR, Q.qd > 0 and Q.qd or FAR)
     if at <= now then
       most = most - 1
       if d == at then
@@ -397,6 +401,10 @@ local function advance(Q)
         else
           call('ZREM', Q.p .. 'l', lent)
         end
+      elseif k == at then
+        limits.check(Q, limited)
+      elseif Q.qd == at then
+        Q.qd, Q.wakes = 0, true
       elseif h == at then
         drop_holder(Q, holder)
         if call('ZSCORE', Q.p .. 'hd', holder) then most = 0 end
@@ -424,10 +432,11 @@ local function overflow_victim(Q)
     return id and S(seq)
   end
   if Q.mx == 0 then return plain_first() end
-  local ranks = call('ZRANGE', p .. 'p', 0, -1)
-  table.insert(ranks, 1, '0')
-  for _, rank in ipairs(ranks) do
-    local g = call('LINDEX', p .. 't:' .. rank, 0)
+  local parked = limits.parked(Q)
+  local ranks = limits.ranks(Q, parked)
+  for i = #ranks, 1, -1 do
+    local rank = ranks[i]
+    local g = call('LINDEX', p .. 't:' .. rank, 0) or parked and parked[rank] and parked[rank][1]
     if g == '-' and rank == '0' then return plain_first() end
     if g then return call('ZRANGE', p .. 'r:' .. rank .. ':' .. g, 0, 0)[1] end
   end

@@ -40,11 +40,14 @@ local function in_order(Q, most, all, free)
     local function add(g)
       local at, size = 0, min(most, 1000)
       local held_from = free and groups.first_out(Q, g)
+      local left = free and limits.of_key(Q, g) or FAR
       repeat
         local part = call('ZRANGE', p .. 'r:' .. g, at, at + size - 1)
         for _, seq in ipairs(part) do
           if #seqs == most then return end
           if free and (tonumber(seq) > held_from or call('ZSCORE', p .. 'd', seq)) then return end
+          left = left - 1
+          if left < 0 then return end
           if all or not call('ZSCORE', p .. 'd', seq) then seqs[#seqs + 1] = seq end
         end
         at = at + size
@@ -63,13 +66,13 @@ local function in_order(Q, most, all, free)
     return seqs
   end
   if Q.mx == 0 then return merged(Q, most) end
-  local ranks = call('ZREVRANGE', p .. 'p', 0, -1)
-  if ranks[#ranks] ~= '0' then ranks[#ranks + 1] = '0' end
-  for _, rank in ipairs(ranks) do
+  local parked = not free and limits.parked(Q)
+  for _, rank in ipairs(limits.ranks(Q, parked)) do
     local lanes = {}
-    for _, g in ipairs(call('LRANGE', p .. 't:' .. rank, 0, -1)) do
+    for _, g in ipairs(limits.groups(Q, rank, parked)) do
       local name = rank .. ':' .. g
-      lanes[#lanes + 1] = name == PLAIN and merged(Q, most) or call('ZRANGE', p .. 'r:' .. name, 0, most - 1)
+      local wanted = free and min(most, limits.of_key(Q, g)) or most
+      lanes[#lanes + 1] = name == PLAIN and merged(Q, most) or call('ZRANGE', p .. 'r:' .. name, 0, wanted - 1)
     end
     local turn, longest = 1, 0
     for _, lane in ipairs(lanes) do longest = max(longest, #lane) end
@@ -96,7 +99,7 @@ end
 
 -- Messages of these types in order; the others stay. Examines the first ten thousand only.
 local function select_types(Q, types, limit)
-  local found, held, wanted = {}, {}, 0
+  local found, held, wanted, left = {}, {}, 0, {}
   for _, seq in ipairs(in_order(Q, 10000, true)) do
     if wanted == limit then break end
     local x = extra_of(Q, seq)
@@ -105,8 +108,13 @@ local function select_types(Q, types, limit)
     local g = group_of(known_x)
     local busy = Q.c.fifo and (held[g] or groups.first_out(Q, g) < tonumber(seq) or call('ZSCORE', Q.p .. 'd', seq))
     local is_damaged = not rec or known_x.X
+    if Q.c.kl and not busy then
+      left[g] = left[g] or limits.of_key(Q, g)
+      busy = left[g] < 1
+    end
     if not busy and (is_damaged or (known_x.t and types[known_x.t])) then
       if not is_damaged then wanted = wanted + 1 end
+      if left[g] then left[g] = left[g] - 1 end
       found[#found + 1] = {seq, sent, rec, x}
     else
       held[g] = true
@@ -205,6 +213,7 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
   local c, now = Q.c, Q.now
   local answer = {}
   if max_in_flight and in_flight_count(Q) + Q.lb >= max_in_flight then return {'!'} end
+  if c.lq then limit = min(limit, limits.of_queue(Q)) end
   if c.paused or limit < 1 or (Q.pl + Q.bk + Q.mx == 0) then return answer end
   if lease == '' then lease = c.vis else lease = tonumber(lease) end
   local bound = lease == -1
@@ -227,6 +236,9 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
         seq, sent, rec, x = pop(Q)
       end
       if not seq then break end
+      local key = c.kl and x and group_of(x) or '-'
+      if c.kl then limits.start(Q, key, true) end
+      local before = #grant.seqs
       if not rec or (x and x.X) then
         Q.by = Q.by - size_of(rec)
         damage.set_aside(Q, seq, x, sent, rec)
@@ -249,11 +261,14 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
       else
         add_lease(Q, grant, seq, sent, rec, x, x and cjson.encode(x))
       end
+      if c.kl and #grant.seqs == before then limits.refund_key(Q, key) end
     end
     groups.end_turn(Q)
   end
+  if c.kl then call('ZREMRANGEBYSCORE', Q.p .. 'kt', '-inf', S(now * 1000)) end
   if #grant.seqs == 0 then return {} end
   flush_leases(Q, grant)
+  limits.take(Q, #grant.seqs)
   answer[3] = grant.step or 1
   Q.num = grant.number - 1
   if bound then
@@ -405,6 +420,7 @@ local function ack_all(Q, args)
   end
   for _, each in ipairs(bound or {}) do call('SREM', p .. 'b:' .. each[1], each[2]) end
   if #done > 0 then
+    if Q.c.lq then Q.wakes = true end
     count(Q, 'acked', #done)
     event(Q, 'A', concat(done, ','))
   end
@@ -532,7 +548,15 @@ late_receipts.extend = up_to_date(function(Q, args)
     if till == Q.now then return S(till) end  -- it is ready already
     local rec, sent = record_of(Q, seq, x)
     if not rec then return '0' end
+    local g = group_of(x)
+    local rule = limits.rule(Q, g)
+    -- Another message may have its slot by now.
+    if (rule and rule.c and limits.out(Q, g) >= rule.c)
+        or (Q.c.lq and Q.c.lq.c and in_flight_count(Q) >= Q.c.lq.c) then
+      return '0'
+    end
     leave_queue(Q, seq, x, rec)
+    limits.start(Q, g, false)
     if Q.c.fifo then
       groups.add_lease(Q, group_of(x), seq)
       update_ticket(Q, group_of(x))

@@ -321,6 +321,49 @@ local function seqs_of(keys, args)
   return answer
 end
 
+-- The limit that holds a key: 'key' or 'queue', then the number in flight and its limit, or '' and the time of the next
+-- token; empty if none does.
+function limits.why(Q, g)
+  local rules = {{'key', limits.rule(Q, g)}, {'queue', Q.c.lq}}
+  for i = 1, 2 do
+    local what, rule = rules[i][1], rules[i][2]
+    if rule then
+      local out = what == 'key' and limits.out(Q, g) or in_flight_count(Q)
+      if rule.c and out >= rule.c then return {what, out, rule.c} end
+      if rule.i then
+        local n, due = limits.tokens(Q, rule, what == 'key' and limits.used(Q, g) or Q.qt)
+        if n < 1 then return {what, '', S(due)} end
+      end
+    end
+  end
+  return {}
+end
+
+-- How many ready messages limits hold.
+function limits.held(Q)
+  local p, n = Q.p, 0
+  if not Q.c.lim then return 0 end
+  if limits.of_queue(Q) < 1 then return Q.pl + Q.bk + Q.mx end
+  if Q.c.fifo then
+    for _, g in ipairs(call('ZRANGE', p .. 'kb', 0, -1)) do n = n + call('ZCARD', p .. 'r:' .. g) end
+    return n
+  end
+  for rank, list in pairs(limits.parked(Q) or {}) do
+    for _, g in ipairs(list) do n = n + call('ZCARD', p .. 'r:' .. rank .. ':' .. g) end
+  end
+  return n
+end
+
+-- Whether a receive may get something. A waiter that gets nothing then must not try again at once.
+function limits.may_deliver(Q)
+  if Q.c.paused or (Q.c.lim and limits.of_queue(Q) < 1) then return false end
+  if not Q.c.fifo and (not Q.c.kl or Q.mx == 0 or has_plain(Q)) then return true end
+  for _, rank in ipairs(limits.ranks(Q)) do
+    if call('EXISTS', Q.p .. (Q.c.fifo and 'gz:' or 't:') .. rank) == 1 then return true end
+  end
+  return false
+end
+
 -- The position of a message among others, for `why`. now, seq
 local standing = up_to_date(function(Q, args)
   local p, seq = Q.p, args[2]
@@ -343,7 +386,9 @@ local standing = up_to_date(function(Q, args)
       ahead = ahead + 1
     end
   end
-  return {state or '', held, delayed, ahead}
+  local limited = {}
+  if state == 'ready' and Q.c.lim then limited = limits.why(Q, x and group_of(x) or '-') end
+  return {state or '', held, delayed, ahead, limited}
 end)
 
 local stats = up_to_date(function(Q, args)
@@ -362,13 +407,14 @@ local stats = up_to_date(function(Q, args)
   if id then oldest = sent_of(id) end
   for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do older(call('ZRANGE', lane, 0, 0)[1]) end
   return {ready, delayed, in_flight_count(Q) + Q.lb, Q.by, oldest and S(oldest) or '',
-    Q.next, call('HGETALL', p .. 'n')}
+    Q.next, call('HGETALL', p .. 'n'), limits.held(Q)}
 end)
 
 -- Apply what is due: {next due time, number of ready messages, version of the settings}. now, watch ms
 local tick = up_to_date(function(Q, args)
   if args[2] then Q.w = max(Q.w, Q.now + tonumber(args[2])) end  -- a consumer waits for so long
   local ready = Q.pl + Q.bk + Q.mx
+  if ready > 0 and not limits.may_deliver(Q) then ready = 0 end
   return {S(Q.next), ready, Q.c.v}
 end)
 
@@ -470,6 +516,10 @@ local function clear(Q, waiting_only)
     call('DEL', p .. 't:' .. rank, p .. 'gz:' .. rank)
   end
   for _, g in ipairs(call('LRANGE', p .. 't:0', 0, -1)) do call('DEL', p .. 'r:0:' .. g) end
+  for rank, list in pairs(limits.parked(Q) or {}) do
+    for _, g in ipairs(list) do call('DEL', p .. 'r:' .. rank .. ':' .. g) end
+  end
+  call('DEL', p .. 'kp')
   for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, -1)) do call('DEL', p .. 'r:' .. g) end
   call('DEL', p .. 't:0', p .. 'p', p .. 'gr', p .. 'gs', p .. 'd', p .. 'sk', p .. 'dm', p .. 'r:' .. PLAIN)
   -- Purged messages may be published again; the dedup window keeps only those in flight.
@@ -517,6 +567,7 @@ local function clear(Q, waiting_only)
     for _, each in ipairs(kept) do call('XADD', p .. 'm', each[1], unpack(each[2])) end
   end
   Q.pl, Q.bk, Q.mx, Q.sk, Q.by, Q.ra = 0, 0, 0, 0, 0, 0
+  if Q.c.lim then limits.rebuild(Q) end
   return n
 end
 

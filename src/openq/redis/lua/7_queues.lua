@@ -36,6 +36,7 @@ local function configure(keys, args)
     end
     for _, each in ipairs(all) do enqueue(Q, each[1], each[2]) end
   end
+  if old.lk ~= Q.c.lk then limits.rebuild(Q) end
   if Q.c.fifo and old.delay ~= Q.c.delay then
     -- Messages that wait for the old delay of the queue wait for the new one.
     for _, seq in ipairs(by_number(call('ZRANGEBYSCORE', p .. 'd', '(' .. S(Q.now), '+inf'))) do
@@ -91,6 +92,7 @@ local function drop(keys, args)
   clear(Q, false)
   call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz',
     p .. 'sc')
+  call('DEL', p .. 'kf', p .. 'kb', p .. 'kt', p .. 'kp')
   -- A stub, so that a client with an old cache does not create the queue again.
   call('HSET', Q.k, 'gone', 1)
   call('EXPIRE', Q.k, 604800)
