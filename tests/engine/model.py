@@ -11,6 +11,8 @@ from hashlib import sha256
 
 from openq.model import MAX_PRIORITY, NO_DEADLINE, DeadLetterEvent, QueueSettings
 
+from .model_limits import ModelLimits
+
 
 @dataclass
 class Item:
@@ -43,10 +45,17 @@ class Item:
         return not self.count and self.expires_ms == now_ms == max(self.sent_ms, self.due_ms)
 
 
+def limits_of(settings: QueueSettings) -> tuple[object, ...]:
+    keys = (settings.key_concurrency, settings.key_rate, settings.key_limits)
+    return (settings.concurrency, settings.rate, *keys)
+
+
 class ModelQueue:
-    def __init__(self, name: str, settings: QueueSettings) -> None:
+    def __init__(self, name: str, settings: QueueSettings, model: Model) -> None:
         self.name = name
         self.settings = settings
+        self.model = model
+        self.limits = ModelLimits()
         self.items: list[Item] = []
         self.delayed: set[int] = set()
         self.turns: dict[int, list[str | None]] = {}  # standard queues: whose turn, per priority
@@ -77,7 +86,10 @@ class ModelQueue:
         return min(item.priority, self.top())
 
     def change(self, settings: QueueSettings, now_ms: int) -> None:
-        before, delay_ms, self.settings = self.top(), self.settings.delay_ms, settings
+        before, delay_ms, old, self.settings = self.top(), self.settings.delay_ms, self.settings, settings
+        if limits_of(old) != limits_of(settings):
+            self.limits.change(old, settings, [item.group for item in self.lent()], now_ms)
+            self.refresh_turns()
         if self.top() != before:
             self.turns.clear()
             self.refresh_turns()
@@ -92,15 +104,17 @@ class ModelQueue:
 
     def refresh_turns(self) -> None:
         """A group that has something waiting again goes to the end; one that has nothing goes away."""
+        self.limits.recount(self.settings, [item.group for item in self.lent()], self.model.now_ms)
         if self.settings.fifo:
             self.refresh_tickets()
             return
-        there = {(self.rank(i), i.group) for i in self.ready()}
+        ready = [item for item in self.ready() if item.group not in self.limits.blocked]
+        there = {(self.rank(i), i.group) for i in ready}
         for priority in list(self.turns):
             self.turns[priority] = [g for g in self.turns[priority] if (priority, g) in there]
             if not self.turns[priority]:
                 del self.turns[priority]
-        for item in self.ready():
+        for item in ready:
             turns = self.turns.setdefault(self.rank(item), [])
             if item.group not in turns:
                 turns.append(item.group)
@@ -116,7 +130,53 @@ class ModelQueue:
                 self.tickets[name] = self.last_ticket
 
     def is_free(self, item: Item) -> bool:
+        if item.group in self.limits.blocked:
+            return False
         return item.seq not in self.delayed and not self.is_held(item)
+
+    # -- limits
+
+    def allowance(self) -> int:
+        return self.limits.allowance(self.settings, None, len(self.lent()), self.model.now_ms)
+
+    def key_allowance(self, key: str | None) -> int:
+        if key is None:
+            return 1 << 60
+        out = sum(item.group == key for item in self.lent())
+        return self.limits.allowance(self.settings, key, out, self.model.now_ms)
+
+    def has_slot(self, key: str | None) -> bool:
+        def fits(limit: int | None, out: int) -> bool:
+            return limit is None or out < limit
+
+        own = sum(item.group == key for item in self.lent())
+        of_key = self.limits.rules(self.settings, key)[0] if key is not None else None
+        return fits(self.settings.concurrency, len(self.lent())) and fits(of_key, own)
+
+    def take_tokens(self, key: str | None, tokens: int = 1) -> None:
+        for each in {None, key}:
+            self.limits.take(self.settings, each, self.model.now_ms, tokens)
+
+    def unblock_due(self) -> None:
+        """One after the other, so that they get their turns in this order."""
+        blocked = self.limits.blocked
+        due = self.limits.unblock_due(self.settings, self.model.now_ms)
+        blocked.update(dict.fromkeys(due, True))
+        for key in due:
+            del blocked[key]
+            self.refresh_turns()
+
+    def lose_turns(self, key: str | None) -> None:
+        """It would be blocked by a message that dies instead of being handed out."""
+        if self.key_allowance(key) == 1 and not self.settings.fifo:
+            for turns in self.turns.values():
+                if key in turns:
+                    turns.remove(key)
+                    turns.append(key)
+
+    def blocked_groups(self, priority: int) -> list[str]:
+        ready = [i for i in self.ready() if i.group in self.limits.blocked and self.rank(i) == priority]
+        return [group for group in dict.fromkeys(i.group for i in ready) if group is not None]
 
     def groups_in_turn(self) -> list[str | None]:
         return sorted(self.tickets, key=lambda g: (-self.rank(self.group(g)[0]), self.tickets[g]))
@@ -128,6 +188,7 @@ class ModelQueue:
         self.delayed.clear()
         self.turns.clear()
         self.tickets.clear()
+        self.refresh_turns()
         ids = {item.id for item in self.items}
         self.dedup = {key: kept for key, kept in self.dedup.items() if kept[0] in ids}
         return len(gone)
@@ -151,8 +212,9 @@ class ModelQueue:
         """Everything ready, as it would be handed out by receives that never held a group back."""
         if not self.settings.fifo:
             out: list[Item] = []
-            for priority in sorted(self.turns, reverse=True):
-                ready_lists = [self.ready_list(priority, group) for group in self.turns[priority]]
+            for priority in sorted({self.rank(i) for i in self.ready()}, reverse=True):
+                names_of = [*self.turns.get(priority, ()), *self.blocked_groups(priority)]
+                ready_lists = [self.ready_list(priority, group) for group in names_of]
                 while ready_lists:
                     ready_list = ready_lists.pop(0)
                     out.append(ready_list.pop(0))
@@ -182,9 +244,9 @@ class ModelQueue:
     def first_to_go(self) -> Item:
         if self.settings.fifo:
             return self.waiting()[0]
-        if self.turns:
-            low = min(self.turns)
-            return self.ready_list(low, self.turns[low][0])[0]
+        if self.ready():
+            low = min(self.rank(i) for i in self.ready())
+            return self.ready_list(low, [*self.turns.get(low, ()), *self.blocked_groups(low)][0])[0]
         return max(self.waiting(), key=lambda i: i.seq)
 
 
@@ -278,14 +340,18 @@ class Model:
     ) -> list[Item]:
         if q.settings.paused:
             return []
+        if types is None and (q.waiting() if q.settings.fifo else q.ready()) and q.allowance():
+            q.unblock_due()
         if q.settings.fifo and types is None:
             return self.receive_groups(q, limit, lease_ms)
         out: list[Item] = []
         if types is not None:
-            chosen = self.of_types(q, types, limit)
+            chosen = self.of_types(q, types, min(limit, q.allowance()))
+            if chosen:
+                q.unblock_due()
         while len(out) < limit:
             if types is None:
-                item = q.next()
+                item = q.next() if q.allowance() else None
             else:
                 item = chosen.pop(0) if chosen else None
             if item is None:
@@ -300,12 +366,14 @@ class Model:
     def receive_groups(self, q: ModelQueue, limit: int, lease_ms: int | None) -> list[Item]:
         """As many as there are of the group whose turn it is, then of the next."""
         out: list[Item] = []
-        while len(out) < limit and (names := q.groups_in_turn()):
+        while len(out) < limit and q.allowance() and (names := q.groups_in_turn()):
             name = names[0]
             before = {item.seq for item in out}
             held = [i.seq for i in q.lent() if i.group == name and i.seq not in before]
-            while len(out) < limit and (waiting := q.group(name)):
+            while len(out) < limit and q.allowance() and (waiting := q.group(name)):
                 item = waiting[0]
+                if name in q.limits.blocked:
+                    break
                 if item.seq in q.delayed or any(seq < item.seq for seq in held):
                     break
                 if not self.die_if_exhausted(q, item):
@@ -320,6 +388,7 @@ class Model:
         item.lease = (self.number, until)
         item.count += 1
         self.number += 1
+        q.take_tokens(item.group)
         q.refresh_turns()
 
     def die_if_exhausted(self, q: ModelQueue, item: Item) -> bool:
@@ -328,6 +397,7 @@ class Model:
         targets = self.exhausted(q, item)
         if targets is None:
             return False
+        q.lose_turns(item.group)
         q.refresh_turns()
         self.die(q, item, targets, "max_receives", item.reason)
         return True
@@ -336,13 +406,19 @@ class Model:
     def of_types(q: ModelQueue, types: frozenset[str], limit: int) -> list[Item]:
         held: set[str | None] = set()
         found: list[Item] = []
+        left: dict[str | None, int] = {}
         for item in q.in_order():
             if len(found) == limit:
                 break
-            if q.settings.fifo and (item.group in held or not q.is_free(item) or item.type not in types):
+            is_held = not left.setdefault(item.group, q.key_allowance(item.group))
+            if q.settings.fifo:
+                busy = item.seq in q.delayed or q.is_held(item) or item.type not in types
+                is_held = is_held or item.group in held or busy
+            if is_held:
                 held.add(item.group)
             elif item.type in types:
                 found.append(item)
+                left[item.group] -= 1
         return found
 
     def live(self, q: ModelQueue, seq: int, number: int) -> Item | None:
@@ -373,6 +449,10 @@ class Model:
         if item.due_ms:
             q.delayed.add(item.seq)
         q.refresh_turns()
+        if why == "released":
+            q.take_tokens(item.group, -1)
+            q.limits.check(q.settings, item.group, self.now_ms)
+            q.refresh_turns()
         return "returned"
 
     def extend_late(self, q: ModelQueue, seq: int, number: int, lease_ms: int) -> int | None:
@@ -380,6 +460,8 @@ class Model:
         if item is None:
             item = self.find(q.name, seq)
             if item is None or item.lease is not None or item.number != number:
+                return None
+            if lease_ms and not q.has_slot(item.group):
                 return None
         until_ms = self.now_ms + lease_ms
         if lease_ms or item.lease is not None:

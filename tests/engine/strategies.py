@@ -21,7 +21,10 @@ _retries = st.one_of(
 
 
 def queue_settings(
-    names: st.SearchStrategy[str], limits: int, history_ms: tuple[int, ...] = (QueueSettings().history_ms,)
+    names: st.SearchStrategy[str],
+    limits: int,
+    history_ms: tuple[int, ...] = (QueueSettings().history_ms,),
+    rates: tuple[str | None, ...] = (None,),
 ) -> st.SearchStrategy[QueueSettings]:
     """One of `limits` queues has a most of messages, and one of bytes."""
     unlimited = (None,) * (limits - 1)
@@ -48,6 +51,11 @@ def queue_settings(
         retry=_retries,
         paused=st.sampled_from((False, False, False, True)),
         history_ms=st.sampled_from(history_ms),
+        concurrency=st.sampled_from((*unlimited, 2)),
+        key_concurrency=st.sampled_from((*unlimited, 1, 2)),
+        rate=st.sampled_from((*unlimited, *rates)),
+        key_rate=st.sampled_from((*unlimited, *rates)),
+        key_limits=st.sampled_from(({}, {}, {"g": {"concurrency": 3, "rate": None}})),
     )
 
 

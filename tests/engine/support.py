@@ -141,6 +141,16 @@ def queue_dump(tape: Tape, queue: QueueState, now_ms: int, *, exact: bool = True
         dump["held"] = sorted(entry.seq for entry in entries if queue.ready.is_held(entry))
         dump["out"] = {repr(name): sorted(group.in_flight) for name, group in queue.ready._groups.items()}
         dump["free"] = sorted(repr(name) for name, group in queue.ready._groups.items() if group.ticket)
+    if queue.limits is not None:
+        assert queue.limits._queue.in_flight == len(queue.leases)
+        dump["limits"] = {
+            key: use.in_flight for key, use in sorted(queue.limits.keys.items()) if use.in_flight
+        }
+    if exact and queue.limits is not None:
+        dump["allowed"] = {
+            key: queue.limits.key_allowance(key, now_ms) for key in {each.group for each in entries}
+        }
+        dump["allowed now"] = queue.limits.allowance(now_ms)
     if exact:
         counters = queue.counters.as_dict()
         del counters["deduplicated"]  # a repeated publish changes nothing, so it leaves no record

@@ -7,7 +7,7 @@ beginning was dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from openq.engine import admin, progress
 from openq.engine.engine import Engine
+from openq.engine.limited_order import LimitedLevel
 from openq.engine.queue import QueueState
-from openq.engine.ready import StandardOrder
+from openq.engine.ready import PriorityLevel, StandardOrder
 from openq.engine.records import (
     COPY,
     DEAD_OVERFLOW,
@@ -70,7 +71,7 @@ ANY_ERROR = _AnyError()
 names = st.sampled_from(NAMES)
 maybe_ms = st.none() | st.integers(1, 12)
 
-settings_of_queues = queue_settings(names, limits=3)
+settings_of_queues = queue_settings(names, limits=3, rates=(None, "500/s", "250/s burst 2"))
 any_draft = drafts(properties=st.sampled_from((None, None, WIRE_INFO)))
 
 
@@ -140,7 +141,7 @@ class EngineAndModel(RuleBasedStateMachine):
         if name in self.model.queues:
             return
         self.engine.create_queue(name, wanted, self.now)
-        self.model.queues[name] = ModelQueue(name, wanted)
+        self.model.queues[name] = ModelQueue(name, wanted, self.model)
 
     @rule(name=names, wanted=settings_of_queues)
     def change(self, name: str, wanted: QueueSettings) -> None:
@@ -328,7 +329,7 @@ class EngineAndModel(RuleBasedStateMachine):
         queue = self.model.queues.get(name)
         if queue is None:
             self.receipts = [each for each in self.receipts if each[0] in self.model.queues]
-            queue = ModelQueue(name, QueueSettings())
+            queue = ModelQueue(name, QueueSettings(), self.model)
             return queue, QueueState(name, 999, QueueSettings(), 0), seq, number, None
         return queue, self.engine.queue(name), seq, number, self.model.live(queue, seq, number)
 
@@ -699,16 +700,29 @@ class EngineAndModel(RuleBasedStateMachine):
             for item in queue.items:
                 self.compare(real, item)
             if isinstance(real.ready, StandardOrder):
-                turns = {p: list(level.turns) for p, level in real.ready._levels.items() if level.turns}
-                assert turns == queue.turns
+                turns = {p: list(_turns(level)) for p, level in real.ready._levels.items()}
+                assert {p: groups for p, groups in turns.items() if groups} == queue.turns
             else:
                 assert [
                     group.name for group in real.ready._in_turn() if group.ticket
                 ] == queue.groups_in_turn()
+            self.compare_limits(real, queue)
             for rear in (False, True):
                 for limit in (1, 2):
                     seqs = [entry.seq for entry in ready][:: -1 if rear else 1][:limit]
                     assert [e.seq for e in admin.peek(self.engine, real, limit, rear)] == seqs
+
+    def compare_limits(self, real: QueueState, queue: ModelQueue) -> None:
+        """Every way in which a delivery ends gave its slot back, once."""
+        limits = real.limits
+        if limits is None:
+            return
+        assert limits._queue.in_flight == len(real.leases)
+        for key, use in limits.keys.items():
+            assert use.in_flight == sum(item.group == key for item in queue.lent())
+            allowed = use.allowance(self.now)
+            assert min(allowed, 1 << 40) == min(queue.key_allowance(key), 1 << 40)
+        assert set(limits.blocked) == set(queue.limits.blocked)
 
     def compare(self, real: QueueState, item: Item) -> None:
         entry = real.find(item.seq)
@@ -733,6 +747,10 @@ class EngineAndModel(RuleBasedStateMachine):
             )
             assert (list(options.deaths), options.route) == (item.deaths, item.route)
             assert max(options.due_ms, entry.sent_ms) == max(item.due_ms, item.sent_ms), extra_dump(options)
+
+
+def _turns(level: PriorityLevel) -> Iterable[str | None]:
+    return level.open_groups if isinstance(level, LimitedLevel) else level.turns
 
 
 def without_twins(state: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class RedisAndModel(ModelMachine):
         if name in self.model.queues:
             return
         self.broker.declare(name, wanted)
-        self.model.queues[name] = ModelQueue(name, wanted)
+        self.model.queues[name] = ModelQueue(name, wanted, self.model)
         self.model.counters[name] = Counter()
         self.had_history.discard(name)
         self.note_history(queue_name=name, wanted=wanted)

@@ -484,7 +484,9 @@ class FifoOrder:
         """Take over all messages of another order, which must not be used any more."""
         self.max_priority, self.count = other.max_priority, other.count
         self._groups, self._tickets = other._groups, other._tickets
-        self.offer_all()
+        for group in sorted(self._groups.values(), key=_first_seq):
+            group.rank = -1
+            self._refresh(group)
 
     def append(self, entry: Entry) -> None:
         self.count += 1
@@ -688,6 +690,11 @@ def _turn(group: FifoGroup) -> tuple[int, int, int]:
         return (0, -group.rank, group.ticket)
     first = group.ready_list.first()
     return (1, 0, 0 if first is None else first.seq)
+
+
+def _first_seq(group: FifoGroup) -> int:
+    first = group.ready_list.first()
+    return _NO_SEQ if first is None else first.seq
 
 
 def _ticket(group: FifoGroup) -> int:

@@ -630,7 +630,12 @@ function limits.rebuild(Q)
     local till = limits.blocked_until(Q, g, rule)
     if till then limits.block(Q, g, till) end
   end
-  for _, g in ipairs(Q.c.fifo and blocked or {}) do update_ticket(Q, g) end
+  if Q.c.fifo then
+    -- By their first messages.
+    for i, g in ipairs(blocked) do blocked[i] = {tonumber(call('ZSCORE', p .. 'gs', g) or FAR), g} end
+    table.sort(blocked, function(a, b) return a[1] < b[1] end)
+    for _, each in ipairs(blocked) do update_ticket(Q, each[2]) end
+  end
   local rule = Q.c.lq
   Q.qt = rule and rule.i and limits.capped(Q, rule, Q.qt) or 0
   limits.take(Q, 0)
