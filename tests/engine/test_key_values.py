@@ -11,10 +11,12 @@ from openq.engine.key_values import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     PAGE_BYTES,
+    Bucket,
     KeyValueStore,
     KvEntry,
     KvPut,
 )
+from openq.engine.rebuild import rebuild
 from openq.engine.records import KV_DELETE, KV_PUT, decode, encode, index_rows
 from openq.engine.replay import apply, checkpoint
 from openq.errors import DiskFull, InvalidSetting, KvConflict, KvFull
@@ -306,3 +308,20 @@ def test_copied_values_keep_version_and_times_and_replaced_ones_are_not_copied()
     assert decode(tape.records[-1][1]) == (KV_PUT, 3, 0, 0, "b", (("a", 1, 1, 1_001, b"1"),))
     assert engine.key_values.buckets["b"].values["a"].location == tape.records[-1][0]
     assert tape.rebuilt().key_values.list("b", "", "", 9, 3) == engine.key_values.list("b", "", "", 9, 3)
+
+
+def test_after_an_interrupt_counts_and_order_are_worked_out_again() -> None:
+    engine = Engine(PREFIX)
+    for key in "cab":
+        put(engine, key, b"12", ttl_ms=100_000)
+    store = engine.key_values
+    bucket = store.buckets["b"]
+    bucket.values.pop("a")  # as a delete that was cut off
+    store.buckets["empty"] = Bucket("empty")
+
+    rebuild(engine)
+
+    assert (keys(store), store.count, store.bytes, bucket.bytes) == ("bc", 2, 6, 6)
+    assert list(store.buckets) == ["b"]
+    engine.advance(100_000)
+    assert store.count == 0

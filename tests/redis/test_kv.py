@@ -17,7 +17,7 @@ from tests.aio import test_kv as test_aio_kv
 from tests.client import test_kv
 from tests.client.fixtures import clock
 from tests.client.helpers import Make, ended, in_thread, opening, until
-from tests.redis.servers import Server, single
+from tests.redis.servers import FORCED, Server, cluster, single
 from tests.redis.shared_tests import collect_tests
 
 __all__ = ["clock"]
@@ -182,6 +182,43 @@ def test_changes_are_announced_only_while_a_process_waits(redis_server: Server, 
     broker.kv.add_waiter(KvWaiter("b", "k", lambda: None), 1 << 60)
 
     assert int(redis_server.ask("HGET", counters, "w")) > 0
+
+
+def test_buckets_are_spread_over_a_cluster_and_waiters_hear_of_all() -> None:
+    with cluster(3, 0) as made:
+        queue = OpenQ("jobs", url=f"{made.url}{'&' if '?' in made.url else '?'}profile=fast")
+        names = [f"bucket-{i}" for i in range(12)]
+        for name in names:
+            queue.kv(name).put("k", name)
+        seen: list[bytes] = []
+
+        def wait(name: str) -> None:
+            entry = queue.kv(name).wait("later", timeout=60)
+            assert entry is not None
+            seen.append(entry.value)
+
+        threads = [in_thread(lambda name=name: wait(name)) for name in names]
+        for name in names:
+            queue.kv(name).put("later", name)
+
+        assert ended(*threads)
+        assert sorted(seen) == sorted(name.encode() for name in names)
+        assert [bucket.name for bucket in queue.broker.kv.buckets()] == sorted(names)
+        assert [entry.key for entry in queue.kv(names[0]).list()] == ["k", "later"]
+        queue.close()
+
+
+def test_a_restarted_redis_has_every_value() -> None:
+    with single(*FORCED) as server:
+        queue = OpenQ("jobs", url=server.url)
+        versions = [queue.kv("b").put(f"k{i}", b"v") for i in range(50)]
+        server.kill9()
+        server.start()
+
+        found = queue.kv("b").list()
+        assert [entry.version for entry in sorted(found, key=lambda each: int(each.key[1:]))] == versions
+        assert queue.kv("b").put("k0", b"w") > max(versions)
+        queue.close()
 
 
 def fits(kv: KeyValue) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from ..broker.kv import KeyValues, KvEntry, KvWaiter
 from ..client import checks, queues
 from ..client.kv import KeyValue
+from ..errors import Closed, StoreUnavailable
 from ..model import Delivery, check_name
 from .threads import CallThreads
 
@@ -85,6 +86,10 @@ class TaskKvWait:
         self._waits.add(self)
         try:
             entry = await self._wait(deadline)
+        except (Closed, StoreUnavailable):
+            if not self._ended:
+                raise
+            return None  # closing the queue object cut a call off
         finally:
             self._kv.remove_waiter(self._waiter)
             self._waits.finish(self)

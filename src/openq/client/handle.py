@@ -85,9 +85,9 @@ class BrokerHandle:
 
     def _close(self) -> None:
         """Without the lock: this waits for threads that may be opening or closing a queue."""
-        self._interrupt()
-        self.heartbeat.stop()
         try:
+            self._interrupt()
+            self.heartbeat.stop()
             if self._owned:
                 self.broker.close()
         except BaseException:

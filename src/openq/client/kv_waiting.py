@@ -6,6 +6,7 @@ import threading
 import time
 
 from ..broker.kv import KeyValues, KvEntry, KvWaiter
+from ..errors import Closed, StoreUnavailable
 from ..model import Delivery
 from .waiting import WaitRegistry
 
@@ -26,6 +27,10 @@ class KvWait:
         self._waits.add(self)
         try:
             return self._wait(None if timeout is None else time.monotonic() + timeout)
+        except (Closed, StoreUnavailable):
+            if not self._ended:
+                raise
+            return None  # closing the queue object cut a call off
         finally:
             self._waits.finish(self)
 

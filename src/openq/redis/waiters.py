@@ -199,6 +199,7 @@ class WaiterService:
         self.waiting = WaitingLists(receiver)
         self.kv = KvUpkeep(store, key_values)
         self._lock = threading.Lock()
+        self._starting = threading.Lock()  # a thread that is being started could not be joined
         self._woken: dict[str, None] = {}  # queues to be served
         self._deadlines: dict[int, int] = {}  # queue number -> Redis's time
         self._bound: set[int] = set()  # numbers of queues with leases that are bound to this process
@@ -225,9 +226,9 @@ class WaiterService:
     def start(self) -> None:
         if self._started or self._stopping:
             return
-        with self._lock:
-            first, self._started = not self._started, True
-        if first:
+        with self._starting:
+            if self._started or self._stopping:
+                return
             store = self._store
             self._listener = PubSubListener(
                 store.address, store.calls.any_host, self._on_message, self._on_subscribed
@@ -235,6 +236,7 @@ class WaiterService:
             self._listener.start()
             self._thread = threading.Thread(target=self._run, name="openq-waiters", daemon=True)
             self._thread.start()
+            self._started = True
 
     # -- messages of the channels ---------------------------------------------------------------
 
@@ -423,6 +425,8 @@ class WaiterService:
 
     def stop(self) -> None:
         self.send_stop()
+        with self._starting:
+            pass  # no thread starts any more
         if self._listener is not None:
             self._listener.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
