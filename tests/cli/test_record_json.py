@@ -177,6 +177,14 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
         (r.MARK, NOW_MS, 0, 0, "load", "ann", 7, 100, True, 2),
         {"kind": "marked", "job": "load", "batch": 7, "rows": 100, "is_last": True, "rejected": 2},
     ),
+    "schedule": (
+        (r.SCHEDULE, NOW_MS, 0, 0, "put", "s", {"name": "s", "queue": "a", "body": b"x", "every_ms": 100}),
+        {"kind": "schedule", "operation": "put", "schedule": "s", "queue": "a", "every_ms": 100},
+    ),
+    "schedule gone": (
+        (r.SCHEDULE, NOW_MS, 0, 0, "delete", "s", None),
+        {"kind": "schedule", "operation": "delete", "schedule": "s"},
+    ),
     "values": (
         (r.KV_PUT, NOW_MS, 0, 0, "b", (("k", 3, NOW_MS, NOW_MS + 1500, b"hi"), ("l", 4, NOW_MS, 0, b""))),
         {

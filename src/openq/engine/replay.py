@@ -266,8 +266,9 @@ def checkpoint(engine: Engine, now_ms: int) -> Record:
         "queues": [[q.number, q.name, q.settings.to_json(), q.created_ms] for q in engine.queues.values()],
         "router": engine.router.dump(),
         "marks": progress.dump(engine),
-        "schedules": schedules.dump(engine),
     }
+    if engine.schedules:
+        state["schedules"] = schedules.dump(engine)
     if engine.key_values.next_version > 1:
         state["kv"] = engine.key_values.next_version
     return (CHECKPOINT, now_ms, 0, 0, state)
