@@ -219,7 +219,7 @@ class LibraryMessages(Protocol):
 
     A verb that settles takes receipts of one queue, and returns the outcome or the error of each. An outcome
     is "returned", "dead-lettered" or "removed"; `extend` returns the new deadline (0: none). `ack_one` is the
-    singular form of a hot path: an embedded ack through a batch of one costs half as much again.
+    singular form of a hot path: with a batch of one, a cycle of publish, receive and ack costs 18 % more.
     """
 
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:

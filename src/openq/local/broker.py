@@ -443,7 +443,7 @@ class LocalBroker:
             return results
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
-        """`ack` of one receipt; raises its error. It costs a third less than a batch of one."""
+        """`ack` of one receipt; raises its error."""
         core = self._core
         with self._lock:
             try:
