@@ -32,7 +32,7 @@ from openq.errors import InvalidSetting
 from openq.journal.file_journal import MAX_SEGMENT
 from openq.journal.writer import MIN_SEGMENT
 from openq.model import ENCODING_JSON, QueueSettings, RetryPolicy
-from openq.parsing import read_seconds, read_size
+from openq.parsing import read_seconds, read_size, without_password
 from openq.settings import SETTINGS, merge_settings
 
 
@@ -524,3 +524,20 @@ def test_schedules_are_read_from_their_tables(tmp_path: Path) -> None:
 def test_a_mistake_in_a_schedule_is_named_with_its_place(text: str, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)
     assert f"{path}: {message}" in refusal({}, {}, path)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://ann:secret@host:6379/0", "redis://ann:...@host:6379/0"),
+        ("redis://:secret@host", "redis://:...@host"),
+        ("redis://ann:se/c@r/et@host", "redis://ann:...@host"),
+        ("http://ann:se://cret@host", "http://ann:...@host"),
+        ("ann:secret@host", "ann:...@host"),  # as in an error about a missing scheme
+        ("redis://ann@host", "redis://ann@host"),
+        ("redis://host:6379", "redis://host:6379"),
+        ("host", "host"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown

@@ -31,6 +31,7 @@ from .parsing import (
     read_size,
     read_text,
     within,
+    without_password,
 )
 from .schedule_tables import SCHEDULE_KEYS
 from .settings import SETTINGS, TABLE_KEYS, merge_settings, suggestion
@@ -245,15 +246,6 @@ class Config:
             for name, named in self.schedules.items()
         ]
         return rows
-
-
-def without_password(url: str) -> str:
-    """An address that may be shown. Everything before the last @ counts as user and password."""
-    scheme, slashes, rest = url.partition("://")
-    user, colon, host = rest.partition(":")
-    if not slashes or not colon or "@" not in host:
-        return url
-    return f"{scheme}://{user}:...@{host.rpartition('@')[2]}"
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Values that users write as text: flags, numbers, sizes, durations, ports and names.
+"""Values that users write as text: flags, numbers, sizes, durations, ports, names and addresses.
 
 A value is text on the command line and in the environment, and a TOML value in a file. Each reader takes both
 and raises ValueError with what it expects, such as "true or false".
@@ -169,3 +169,12 @@ def matching(pattern: str, what: str) -> Callable[[object], str]:
         raise ValueError(what)
 
     return read
+
+
+def without_password(url: str) -> str:
+    """An address that may be shown. Everything before the last @ counts as user and password."""
+    scheme, slashes, rest = url.partition("://") if "://" in url else ("", "", url)
+    user, colon, host = rest.partition(":")
+    if not colon or "@" not in host:
+        return url
+    return f"{scheme}{slashes}{user}:...@{host.rpartition('@')[2]}"

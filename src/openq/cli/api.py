@@ -13,8 +13,9 @@ from ..client import http as client_http
 from ..client.http import ClientResponse, HttpClient, Refused, Unreachable
 from ..client.rest_client import RestClient, RestReply, Retries
 from ..client.rest_client import path_part as path_part
-from ..config import DEFAULT_URL, ConfigError, secret, without_password
+from ..config import DEFAULT_URL, ConfigError, secret
 from ..errors import OpenQError
+from ..parsing import without_password
 
 MAX_PAGE = 1000  # the server's limit
 # A gateway without a usable response from the server: it may have forwarded the request.

@@ -11,7 +11,8 @@ from signal import SIGTERM, signal
 from threading import Event
 from typing import Any
 
-from ..config import Config, without_password
+from ..config import Config
+from ..parsing import without_password
 from ..pipeline.archive import archive
 from ..pipeline.archive import watch as watch_journal
 from .api import UsageError, token_of

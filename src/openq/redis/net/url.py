@@ -18,6 +18,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 from openq.errors import InvalidSetting
+from openq.parsing import without_password
 
 Kind = Literal["single", "cluster", "sentinel"]
 Profile = Literal["safe", "fast"]
@@ -105,7 +106,7 @@ def parse(url: str, **overrides: str) -> Address:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:
         raise InvalidSetting(
-            f"{_without_password(url)!r} is not a Redis URL; it begins with one of {', '.join(_SCHEMES)}"
+            f"{without_password(url)!r} is not a Redis URL; it begins with one of {', '.join(_SCHEMES)}"
         )
     kind, tls = _SCHEMES[scheme.lower()]
     rest, _, query = rest.partition("?")
@@ -203,7 +204,3 @@ def _boolean(name: str, text: str) -> bool:
     if text.lower() in ("no", "false", "0", "off"):
         return False
     raise InvalidSetting(f"{name} in a Redis URL is yes or no, not {text!r}")
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//[^@/]*@", "//***@", url)
