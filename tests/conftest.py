@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -99,8 +100,9 @@ def _isolated() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_turn)  # stable: inside of a file nothing moves
+    items.sort(key=lambda item: _turn(item.nodeid.partition("::")[0]))  # stable: in a file nothing moves
 
 
-def _turn(item: pytest.Item) -> int:
-    return next((turn for turn, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+@functools.cache
+def _turn(file: str) -> int:
+    return next((turn for turn, start in enumerate(FIRST) if file.startswith(start)), len(FIRST))

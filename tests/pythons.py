@@ -54,7 +54,7 @@ WHOLE = (
     "tests/test_packed.py",
     "tests/test_amqp_fields.py",
     "tests/aio",
-    "tests/broker",
+    "tests/local",
     "tests/cli/test_main.py",
     "tests/client",
     "tests/engine",
@@ -64,7 +64,7 @@ WHOLE = (
     "tests/sqs/test_fast_path.py",
     "tests/server/test_http.py",
     "tests/scenarios",
-    "tests/storage",
+    "tests/journal",
     "tests/testing",
     # These need Redis, or certificates.
     "--ignore=tests/client/test_examples.py",

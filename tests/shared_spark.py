@@ -19,6 +19,11 @@ SPARK = {
     "driver_memory": "768m",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "5ms",
+    # A few rows are read sooner than a program that reads them is generated and compiled. The jobs of other
+    # tests (a cluster, Spark Connect, documents, crashes) run as Spark does by default.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": JAVA,
 }
 
