@@ -18,8 +18,8 @@ from tests.waiting import until
 HOME = Path(pyspark.__file__).parent
 # Several of these share a small machine.
 QUICK = f"{JAVA} -Xss1m"
-# A master and two workers inside of the driver's process, each with an executor, which is another process.
-CLUSTER = "local-cluster[2,1,600]"
+# A master and a worker in the process of the driver, with an executor of two cores, which is another process.
+CLUSTER = "local-cluster[1,2,600]"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -89,8 +89,6 @@ def submit(
             *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
             *("--conf", f"spark.executor.extraJavaOptions={QUICK}"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
-            # No work for the first executor that the second, which is slower, should have a part of.
-            *("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"),
             *("--conf", "spark.python.authenticate.socketTimeout=2min"),
             *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.streaming.pollingDelay=5ms"),
             *("--conf", "spark.driver.bindAddress=127.0.0.1"),

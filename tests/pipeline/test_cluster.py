@@ -1,4 +1,4 @@
-"""A standalone cluster: executors, processes of their own that do not see the data, do all over HTTP."""
+"""A standalone cluster: an executor, a process of its own that does not see the data, does all over HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def host(rows):
             "seq": batch["seq"],
             "body": batch["body"],
             "sees": [os.path.exists(path)] * len(batch),
-            "executor": [os.environ.get("SPARK_EXECUTOR_DIRS", str(os.getppid()))] * len(batch),
+            "executor": [os.environ["SPARK_EXECUTOR_DIRS"]] * len(batch),
         })
 
 frame = read(path=path, columns="seq,body", minPartitions="4")
@@ -60,6 +60,7 @@ print(json.dumps({
     "seqs": sorted(row.seq for row in rows),
     "sees": sorted({row.sees for row in rows}),
     "executors": len({row.executor for row in rows}),
+    "on_driver": "SPARK_EXECUTOR_DIRS" in os.environ,
     "bodies": sorted(bytes(row.body).decode("latin-1") for row in rows),
     "acks": events,
 }))
@@ -71,7 +72,7 @@ def bodies(url: str, queue: str) -> list[bytes]:
         return sorted(message.body for message in opened.peek_many(1000))
 
 
-def test_executors_without_the_data_use_the_server(tmp_path: Path) -> None:
+def test_an_executor_without_the_data_uses_the_server(tmp_path: Path) -> None:
     data, work = tmp_path / "data", tmp_path / "spark"
     work.mkdir()
     filled = fill_path(data, COUNT, 4 << 10)
@@ -94,7 +95,7 @@ def test_executors_without_the_data_use_the_server(tmp_path: Path) -> None:
     found = json.loads(printed.strip().splitlines()[-1])
     assert found["shipped"]
     assert (found["driver"], found["sees"]) == (False, [False])
-    assert found["executors"] == 2
+    assert (found["executors"], found["on_driver"]) == (1, False)
     assert len(found["seqs"]) == len(set(found["seqs"])) == len(filled.sent)
     assert found["bodies"] == sorted(sent.body.decode("latin-1") for sent in filled.sent.values())
     assert found["acks"] == len(filled.acked)
