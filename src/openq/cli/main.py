@@ -32,6 +32,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if rest[:1] in (["-h"], ["--help"]):
         print(group_help(path, command), end="")
         return OK
+    if command.default:
+        return _parse_and_run([*path, command.default], command.commands[command.default], rest)
     if rest:
         say(misplaced_option(path, rest) if rest[0].startswith("-") else unknown_command(path, rest[0]))
     else:

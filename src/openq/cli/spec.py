@@ -44,10 +44,11 @@ class Option:
 class Command:
     """A command that runs `run` (`module:function` below openq.cli), or a group of commands.
 
-    `details` follows the help, as a sentence, in the description.
+    `details` follows the help, as a sentence, in the description. `default` is the command of a group that is
+    meant if the next word names none.
     """
 
-    __slots__ = ("_options", "commands", "details", "examples", "help", "run")
+    __slots__ = ("_options", "commands", "default", "details", "examples", "help", "run")
 
     def __init__(
         self,
@@ -58,12 +59,14 @@ class Command:
         details: str = "",
         options: Sequence[Option] | Callable[[], Sequence[Option]] = (),
         commands: Mapping[str, Command] | None = None,
+        default: str = "",
     ) -> None:
         self.help = help
         self.run = run
         self.examples = examples
         self.details = details
         self._options = options
+        self.default = default
         self.commands = commands or {}
 
     @property

@@ -67,6 +67,23 @@ def _positive_float(text: str, rule: str) -> float:
     return value
 
 
+def queue_weights(text: str) -> tuple[tuple[str, int], ...]:
+    """`mail,orders:2` as names with their weights."""
+    found: dict[str, int] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, weight = part.rpartition(":")
+        if not name or not weight.isdigit():
+            name, weight = part, "1"
+        if not 1 <= int(weight) <= 1000:
+            raise ArgumentTypeError(f"a weight is a whole number from 1 to 1000, not {weight!r}")
+        if name in found:
+            raise ArgumentTypeError(f"queue {name} is given twice")
+        found[name] = int(weight)
+    if not found:
+        raise ArgumentTypeError("must be one or more queue names, such as mail,orders:2")
+    return tuple(found.items())
+
+
 def seconds(text: str) -> float:
     from ..parsing import read_seconds
 

@@ -179,6 +179,12 @@ def open_shared_slowly(key: str, make: Callable[[], BrokerHandle]) -> BrokerHand
         return open_shared(key, lambda: made)
 
 
+def open_targets() -> list[str]:
+    """The targets that are open in this process, other than queues in memory."""
+    with _lock:
+        return [handle.where for handle in _handles.values()]
+
+
 def _close_all() -> None:
     with _lock:
         handle = list(_handles.values())

@@ -37,6 +37,13 @@ GROUPS = (
         ),
     ),
     (
+        "workers",
+        (
+            ("worker", "worker", "run tasks; list, quiet or stop workers"),
+            ("top", "worker", "show queues, rates, workers and running jobs, live"),
+        ),
+    ),
+    (
         "failures and recovery",
         (
             ("dlq", "recovery", "list, group, redrive, discard or export dead letters"),

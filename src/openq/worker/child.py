@@ -1,0 +1,215 @@
+"""One worker process of a service: runs a worker, reports to the supervisor, obeys it.
+
+Events to the supervisor: `ready`, `beat` (every second, with a snapshot), `retire` (a limit is reached),
+`failed` (the application cannot be loaded), `stop` (an operator asked for it).
+Commands from the supervisor: `stop` with a grace period, `quiet`. The end of the channel means that the
+supervisor is gone; the process then finishes as if it had been told to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any
+
+from ..errors import Closed, InvalidSetting, OpenQError
+from .channel import Channel, Event
+from .loading import AppNotLoaded, load_object, source_files
+from .logs import set_up_logging
+from .options import ServiceOptions
+from .adapters import Runner, describe_target, make_runner
+from .reports import jobs_run
+
+log = logging.getLogger("openq.worker")
+
+BEAT_S = 1.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 10.0  # between attempts to reach the broker at the start
+
+EXIT_OK = 0
+EXIT_NOT_LOADED = 3  # the application cannot be loaded: another process could not either
+EXIT_TIMED_OUT = 4  # a job was over its hard time limit
+
+
+def run_child(options: ServiceOptions, name: str, channel: Channel, app: Any) -> int:
+    """The exit code of the process. `app` is None if the template has not imported it."""
+    return WorkerProcess(options, name, channel).run(app)
+
+
+class WorkerProcess:
+    def __init__(self, options: ServiceOptions, name: str, channel: Channel) -> None:
+        self._options = options
+        self._name = name
+        self._channel = channel
+        self._commands: SimpleQueue[Event] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._exit_code = EXIT_OK
+        self._runner: Runner | None = None
+        self._is_retiring = False
+
+    def run(self, app: Any) -> int:
+        # `put` of a SimpleQueue is safe in a signal handler.
+        signal.signal(
+            signal.SIGTERM, lambda *_: self._commands.put({"command": "stop", "grace": self._options.grace_s})
+        )
+        set_up_logging(self._options, self._name)
+        try:
+            runner = self._make_runner(app)
+        except OpenQError as error:
+            self._channel.send({"event": "failed", "error": str(error)})
+            return EXIT_NOT_LOADED
+        threading.Thread(target=self._read, name="openq-control", daemon=True).start()
+        if self._start(runner):
+            self._runner = runner
+            self._send_ready(runner, app)
+            threading.Thread(target=self._beat, name="openq-beat", daemon=True).start()
+            self._obey(runner)
+        return self._leave(runner)
+
+    def _make_runner(self, app: Any) -> Runner:
+        if app is None and self._options.app is not None:
+            app = load_object(self._options.app)
+        return make_runner(self._options, self._name, app, self._on_hard_timeout)
+
+    def _send_ready(self, runner: Runner, app: Any) -> None:
+        details = describe_target(self._options, app)
+        if app is None and self._options.app is not None:
+            details["files"] = source_files()  # the template has not imported them
+        snapshot = runner.snapshot()
+        self._channel.send({"event": "ready", "pid": os.getpid(), "snapshot": snapshot, **details})
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def _start(self, runner: Runner) -> bool:
+        """Try until the broker answers. False if a stop came first."""
+        pause = MIN_PAUSE_S
+        while True:
+            try:
+                runner.start()
+                return True
+            except (InvalidSetting, AppNotLoaded) as error:
+                self._channel.send({"event": "failed", "error": str(error)})
+                self._exit_code = EXIT_NOT_LOADED
+                return False
+            except OpenQError as error:
+                log.warning("cannot start: %s; trying again in %g s", error, pause)
+                self._channel.send({"event": "beat", "snapshot": {}, "waits_for": str(error)})
+            if self._take_stop(pause):
+                return False
+            pause = min(2 * pause, MAX_PAUSE_S)
+
+    def _take_stop(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                command = self._commands.get(timeout=left)
+            except Exception:  # queue.Empty
+                return False
+            if command["command"] == "stop":
+                return True
+        return False
+
+    # -- obeying ------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        while not self._channel.ended:
+            for command in self._channel.receive():
+                self._commands.put(command)
+        # The supervisor is gone: nobody would start this process again, nor stop it.
+        self._commands.put({"command": "stop", "grace": self._options.grace_s, "orphaned": True})
+
+    def _obey(self, runner: Runner) -> None:
+        while True:
+            command = self._commands.get()
+            if command["command"] == "finished":
+                return
+            if command["command"] == "quiet":
+                runner.quiet()
+            elif command["command"] == "stop":
+                self._stop(runner, float(command["grace"]))
+
+    def _stop(self, runner: Runner, grace_s: float) -> None:
+        """A second stop with a shorter grace gives everything back at once."""
+        if self._stopping.is_set() and grace_s > 0:
+            return  # SIGTERM came from the system and from the supervisor
+        self._stopping.set()
+
+        def stop() -> None:
+            try:
+                runner.stop(grace_s)
+            except Exception:
+                log.exception("the worker did not stop cleanly")
+            self._commands.put({"command": "finished"})
+
+        threading.Thread(target=stop, name="openq-stop", daemon=True).start()
+
+    def _on_hard_timeout(self, what: str) -> None:
+        """The worker has returned its jobs and nacked the one over its limit: only this process is left."""
+        self._channel.send({"event": "timed_out", "what": what})
+        self._exit_code = EXIT_TIMED_OUT
+        self._stop_at_once()
+
+    def _stop_at_once(self) -> None:
+        self._commands.put({"command": "stop", "grace": 0})
+
+    def _leave(self, runner: Runner) -> int:
+        """A job that was given back may still run in its thread: the process does not wait for it."""
+        if self._runner is not None:
+            self._send_beat(runner)
+        try:
+            runner.close()
+        except Closed:
+            pass
+        except OpenQError as error:
+            log.warning("the worker did not close cleanly: %s", error)
+        self._channel.send({"event": "stopped"})
+        snapshot = runner.snapshot() if self._runner is not None else {}
+        if snapshot.get("running"):
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self._exit_code)
+        return self._exit_code
+
+    # -- reporting ----------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        assert self._runner is not None
+        while not self._channel.ended:
+            self._send_beat(self._runner)
+            self._check_limits(self._runner)
+            time.sleep(BEAT_S)
+
+    def _send_beat(self, runner: Runner) -> None:
+        snapshot = runner.snapshot()
+        snapshot["memory"] = resident_bytes()
+        self._channel.send({"event": "beat", "snapshot": snapshot})
+
+    def _check_limits(self, runner: Runner) -> None:
+        options = self._options
+        if self._is_retiring or self._stopping.is_set():
+            return
+        reason = None
+        done = jobs_run(runner.snapshot())
+        if options.max_tasks is not None and done >= options.max_tasks:
+            reason = f"it has run {done} tasks"
+        elif options.max_memory is not None and (size := resident_bytes()) > options.max_memory:
+            reason = f"it uses {size >> 20} MiB of memory"
+        if reason is not None:
+            self._is_retiring = True
+            self._channel.send({"event": "retire", "reason": reason})
+
+
+def resident_bytes() -> int:
+    """The memory of this process."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

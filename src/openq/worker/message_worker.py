@@ -1,0 +1,235 @@
+"""A worker for plain messages of one queue: `openq worker --exec` and `--http`.
+
+Each of its threads receives a message, gives it to a handler and settles it as the handler's outcome says.
+It has the methods of `Worker`, so that a worker process treats both alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..client.message import ReceivedMessage
+from ..client.queues import Queue
+from ..client.receiving import collect
+from ..client.waiting import ThreadWait
+from ..errors import Closed, OpenQError
+from .reports import stats_json
+from .stats import Stats
+
+log = logging.getLogger("openq.worker")
+
+ERROR_PAUSE_S = 1.0  # after a receive that failed
+ABORT_WAIT_S = 5.0  # for handlers that were aborted
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a delivery ends. Without a reason: acked. Without a delay: nacked as the retry policy says."""
+
+    reason: str | None = None
+    delay_s: float | None = None
+
+
+ACK = Outcome()
+
+
+class Handler(Protocol):
+    """Handles one message at a time. Each thread of a worker has one of its own."""
+
+    def handle(self, message: ReceivedMessage) -> Outcome: ...
+
+    def abort(self) -> None:
+        """End the message in hand soon, from another thread; its outcome does not count any more."""
+        ...
+
+
+class HandlerFactory(Protocol):
+    def __call__(self) -> Handler: ...
+
+
+class MessageWorker:
+    """Runs a handler for the messages of one queue in `threads` threads."""
+
+    def __init__(
+        self, queue: str, factory: HandlerFactory, *, threads: int, name: str, label: str, **target: Any
+    ) -> None:
+        self.name = name
+        self.label = label  # under which messages are counted: their types are chosen by publishers
+        self._queue_name = queue
+        self._target = target
+        self._slots = [_Slot(self, factory()) for _ in range(threads)]
+        self._queue: Queue | None = None
+        self.quieted = threading.Event()
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.stats = Stats()
+        self.is_connected = False
+
+    @property
+    def queue(self) -> Queue:
+        assert self._queue is not None, "the worker is started before it receives"
+        return self._queue
+
+    def start(self) -> None:
+        """Open the queue and start the threads. Raises OpenQError if the queue cannot be opened."""
+        self._queue = Queue(self._queue_name, codec="raw", **self._target)
+        self.is_connected = True
+        for slot in self._slots:
+            slot.start()
+
+    def quiet(self) -> None:
+        """Receive nothing more. Messages in hand are finished."""
+        self.quieted.set()
+        for slot in self._slots:
+            slot.end_wait()
+
+    def stop(self, grace: float) -> None:
+        """Finish what runs within `grace` seconds, and return the rest to the queue at once."""
+        self.quiet()
+        deadline = time.monotonic() + grace
+        with self.changed:
+            while any(slot.message for slot in self._slots) and (left := deadline - time.monotonic()) > 0:
+                self.changed.wait(min(left, 3600))
+        for slot in self._slots:
+            slot.give_back()
+        deadline = time.monotonic() + ABORT_WAIT_S
+        for slot in self._slots:
+            slot.join(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+
+    def snapshot(self) -> dict[str, Any]:
+        with self.lock:
+            running = [slot.describe() for slot in self._slots]
+        return {
+            "queues": [self._queue_name],
+            "slots": len(self._slots),
+            "connected": self.is_connected,
+            "running": [each for each in running if each is not None],
+            "tasks": stats_json(self.stats.copy()),
+        }
+
+
+class _Slot(threading.Thread):
+    """One thread of a worker, and the message that it has in hand."""
+
+    def __init__(self, worker: MessageWorker, handler: Handler) -> None:
+        super().__init__(name="openq-slot", daemon=True)
+        self._worker = worker
+        self._handler = handler
+        self._wait: ThreadWait | None = None
+        self.message: ReceivedMessage | None = None
+        self._is_settling = False
+        self._since = 0.0
+        self._started_ms = 0
+
+    def run(self) -> None:
+        worker = self._worker
+        while not worker.quieted.is_set():
+            try:
+                message = self._next()
+                worker.is_connected = True
+            except Closed:
+                return
+            except OpenQError as error:
+                worker.is_connected = False
+                log.warning("cannot receive from queue %r: %s; trying again", worker.queue.name, error)
+                worker.quieted.wait(ERROR_PAUSE_S)
+                continue
+            if message is not None:
+                self._process(message)
+
+    def _next(self) -> ReceivedMessage | None:
+        queue = self._worker.queue
+        self._wait = queue.core.new_wait(1, None, None, self._worker.name)
+        # `quiet` sets its flag before it looks for a wait to end, so one of the two sees the other.
+        if self._worker.quieted.is_set():
+            return None
+        messages = collect(queue, self._wait, None)
+        self._wait = None
+        return messages[0] if messages else None
+
+    def end_wait(self) -> None:
+        wait = self._wait
+        if wait is not None:
+            wait.end()
+
+    def _process(self, message: ReceivedMessage) -> None:
+        worker = self._worker
+        heartbeat = worker.queue.core.handle.heartbeat
+        with worker.lock:
+            self.message = message
+            self._since = time.monotonic()
+            self._started_ms = int(time.time() * 1000)
+        heartbeat.hold(worker.queue.name, message.delivery)
+        try:
+            outcome = self._handler.handle(message)
+        except Exception as error:
+            log.exception("message %s could not be handled", message.id)
+            outcome = Outcome(reason=f"{type(error).__name__}: {error}")
+        heartbeat.drop(message.delivery)
+        with worker.lock:
+            was_given_back = self.message is None
+            self._is_settling = True
+        if not was_given_back:
+            run_s = time.monotonic() - self._since
+            fate = self._settle(message, outcome)
+            worker.stats.count(worker.label, worker.queue.name, fate, run_s, _wait_s(message))
+        with worker.changed:
+            self.message = None
+            self._is_settling = False
+            worker.changed.notify_all()
+
+    def _settle(self, message: ReceivedMessage, outcome: Outcome) -> str:
+        """The outcome, for the statistics."""
+        try:
+            if outcome.reason is None:
+                message.ack()
+                return "done"
+            fate = message.nack(outcome.delay_s, outcome.reason)
+            log.warning("message %s was %s: %s", message.id, fate, outcome.reason)
+            return "dead" if fate == "dead-lettered" else "retried"
+        except OpenQError as error:
+            # Its lease is over, or the broker is unreachable: the message is delivered again.
+            log.warning("message %s could not be settled: %s", message.id, error)
+            return "lost"
+
+    def give_back(self) -> None:
+        """Return the message in hand to its queue, uncounted, and abort its handler."""
+        with self._worker.changed:
+            if self.message is None or self._is_settling:
+                return
+            message, self.message = self.message, None
+        self._worker.stats.add(self._worker.label, self._worker.queue.name, "released")
+        self._handler.abort()
+        queue = self._worker.queue
+        queue.core.handle.heartbeat.drop(message.delivery)
+        try:
+            queue.core.release([message])
+        except OpenQError as error:
+            log.warning("message %s could not be returned: %s; its lease will end", message.id, error)
+
+    def describe(self) -> dict[str, Any] | None:
+        message = self.message
+        if message is None:
+            return None
+        return {
+            "queue": self._worker.queue.name,
+            "id": message.id,
+            "task": self._worker.label,
+            "attempt": message.receive_count,
+            "since_ms": self._started_ms,
+        }
+
+
+def _wait_s(message: ReceivedMessage) -> float:
+    """Seconds that the message was ready before it was delivered, by the clock of its broker."""
+    entry = message.delivery.entry
+    due_ms = entry.sent_ms if entry.options is None else max(entry.sent_ms, entry.options.due_ms)
+    return max(message.delivery.delivered_ms - due_ms, 0) / 1000

@@ -1,0 +1,59 @@
+"""What a worker process reports of itself, as JSON: to its supervisor, and to the registry of workers.
+
+    {"queues": ["mail"], "slots": 8, "connected": true, "memory": 31457280,
+     "running": [{"id": ..., "task": ..., "queue": ..., "attempt": 1, "since_ms": ...}],
+     "tasks": [{"name": ..., "queue": ..., "outcomes": {"done": 12}, "run": {"counts": [...], "sum": 1.5},
+                "wait": {...}}]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .stats import BOUNDS, Histogram, TaskStats
+
+NOT_RUN = ("released",)  # outcomes of jobs that were given back
+
+
+def stats_json(stats: Iterable[TaskStats]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "queue": each.queue,
+            "outcomes": dict(each.outcomes),
+            "run": _histogram_json(each.run),
+            "wait": _histogram_json(each.wait),
+        }
+        for each in stats
+    ]
+
+
+def read_stats(value: Mapping[str, Any]) -> TaskStats:
+    return TaskStats(
+        value["name"],
+        value["queue"],
+        dict(value["outcomes"]),
+        _read_histogram(value["run"]),
+        _read_histogram(value["wait"]),
+    )
+
+
+def jobs_run(snapshot: Mapping[str, Any]) -> int:
+    """Attempts that ended in this process."""
+    return sum(
+        count
+        for task in snapshot.get("tasks", ())
+        for outcome, count in task["outcomes"].items()
+        if outcome not in NOT_RUN
+    )
+
+
+def _histogram_json(histogram: Histogram) -> dict[str, Any]:
+    return {"counts": list(histogram.counts), "sum": round(histogram.total_s, 6)}
+
+
+def _read_histogram(value: Mapping[str, Any]) -> Histogram:
+    if len(value["counts"]) != len(BOUNDS) + 1:
+        return Histogram()  # of a worker of another version
+    return Histogram(list(value["counts"]), float(value["sum"]))
