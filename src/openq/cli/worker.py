@@ -26,7 +26,9 @@ def read_options(options: Namespace) -> ServiceOptions:
     given = [each for each in (app, options.exec, options.http) if each]
     if len(given) != 1:
         raise UsageError(
-            "give one of MODULE:APP, --exec and --http" if given else "what to run? give MODULE:APP, --exec "
+            "give one of MODULE:APP, --exec and --http"
+            if given
+            else "what to run? give MODULE:APP, --exec "
             "or --http, or set OPENQ_WORKER_APP; see `openq worker --help`"
         )
     if app is not None and ":" not in app:

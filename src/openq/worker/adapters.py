@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..client.queues import Queue
+from .active import ActiveJob
+from .app import App
+from .errors import TimeLimitExceeded
+from .loading import AppNotLoaded
 from .message_worker import MessageWorker
 from .options import ServiceOptions
+from .reports import stats_json
+from .runner import Worker
 
 
 class Runner(Protocol):
     """The methods of a worker that a worker process needs."""
 
+    @property
+    def hard_limit_s(self) -> float | None: ...  # the longest one of a task
+    def queue(self) -> Queue: ...  # some queue of its target
     def start(self) -> None: ...
     def quiet(self) -> None: ...
     def stop(self, grace: float) -> None: ...
@@ -20,12 +31,94 @@ class Runner(Protocol):
     def snapshot(self) -> dict[str, Any]: ...
 
 
+class AppRunner:
+    """The worker of an application."""
+
+    def __init__(
+        self, options: ServiceOptions, name: str, app: App, on_hard_timeout: Callable[[str], None]
+    ) -> None:
+        self._app = app
+        self._on_hard_timeout = on_hard_timeout
+        self._worker = Worker(
+            app,
+            dict(options.queues) or None,
+            threads=options.threads,
+            prefetch="auto" if options.prefetch is None else options.prefetch,
+            name=name,
+            on_hard_timeout=self._exceeded,
+        )
+
+    @property
+    def hard_limit_s(self) -> float | None:
+        limits = [task.declared.hard_timeout for task in self._app.tasks.values()]
+        return max((limit for limit in limits if limit is not None), default=None)
+
+    def queue(self) -> Queue:
+        return self._app.queues.any()
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def quiet(self) -> None:
+        self._worker.quiet()
+
+    def stop(self, grace: float) -> None:
+        self._worker.stop(grace)
+
+    def close(self) -> None:
+        self._app.close()
+
+    def snapshot(self) -> dict[str, Any]:
+        found = self._worker.snapshot()
+        return {
+            "queues": found.queues,
+            "slots": found.threads,
+            "connected": not found.is_unreachable,
+            "running": [
+                {
+                    "id": job.id,
+                    "task": job.task,
+                    "queue": job.queue,
+                    "attempt": job.attempt,
+                    "since_ms": int(job.started_at * 1000),
+                }
+                for job in found.running
+            ],
+            "tasks": stats_json(found.tasks),
+            "hard_deadline_s": self._earliest_deadline(),
+        }
+
+    def _earliest_deadline(self) -> float | None:
+        """Seconds until a running job is over its hard time limit."""
+        left = [
+            job.task.declared.hard_timeout - job.runs_s
+            for job in self._worker.running()
+            if job.task is not None and job.task.declared.hard_timeout is not None
+        ]
+        return min(left, default=None)
+
+    def _exceeded(self, job: ActiveJob) -> None:
+        """Called by the watchdog, which must not wait for the broker."""
+        threading.Thread(target=self._give_up, args=(job,), name="openq-hard-timeout", daemon=True).start()
+
+    def _give_up(self, job: ActiveJob) -> None:
+        """Nack the job with the reason. A thread cannot be killed, so the process must end."""
+        limit = None if job.task is None else job.task.declared.hard_timeout
+        self._worker.quiet()
+        self._worker.execution.is_giving_up = True  # an unreachable broker gets the job back by its lease
+        self._worker.execution.failed(job, TimeLimitExceeded(f"longer than the hard limit of {limit:g} s"))
+        self._on_hard_timeout(f"{job.describe()} ran longer than its hard limit of {limit:g} s")
+
+
 def make_runner(
     options: ServiceOptions, name: str, app: Any, on_hard_timeout: Callable[[str], None]
 ) -> Runner:
     """Nothing is opened before `start`."""
     if options.app is not None:
-        raise NotImplementedError
+        refusal = reason_not_to_run(options, app)
+        if refusal is not None:
+            raise AppNotLoaded(refusal)
+        return AppRunner(options, name, app, on_hard_timeout)
     target = options.target.keywords()
     [(queue, _)] = options.queues
     label = "exec" if options.exec_command is not None else "http"
@@ -38,9 +131,7 @@ def _handler_factory(options: ServiceOptions) -> Callable[[], Any]:
         from .exec_runner import ExecHandler
 
         command = options.exec_command
-        return lambda: ExecHandler(
-            command, timeout_s=options.timeout_s, retry_delay_s=options.retry_delay_s
-        )
+        return lambda: ExecHandler(command, timeout_s=options.timeout_s, retry_delay_s=options.retry_delay_s)
     from .http_runner import HttpHandler
 
     url = options.http_url or ""
@@ -51,8 +142,6 @@ def _handler_factory(options: ServiceOptions) -> Callable[[], Any]:
 
 def reason_not_to_run(options: ServiceOptions, app: Any) -> str | None:
     """Why the application cannot be run with these options."""
-    from .app import App
-
     if not isinstance(app, App):
         return f"{options.app} is not an openq.worker.App, but {type(app).__name__}"
     if options.processes > 1 and not _is_shared(app.queues.target):
@@ -71,8 +160,9 @@ def one_process_only(path: str | None, processes: int) -> str:
             "them; give the application url= or path="
         )
     return (
-        f"--processes {processes}: one process owns the data directory {path}; run `openq serve --data {path}` "
-        "and give the application url= instead of path=, or use --processes 1 with more --threads"
+        f"--processes {processes}: one process owns the data directory {path}; run "
+        f"`openq serve --data {path}` and give the application url= instead of path=, or use --processes 1 "
+        "with more --threads"
     )
 
 

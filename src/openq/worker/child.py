@@ -17,17 +17,19 @@ import time
 from queue import SimpleQueue
 from typing import Any
 
-from ..errors import Closed, InvalidSetting, OpenQError
+from ..client.http import Refused, TimedOut, Uncertain, Unreachable
+from ..errors import Closed, OpenQError, StoreUnavailable
+from .adapters import Runner, describe_target, make_runner
 from .channel import Channel, Event
-from .loading import AppNotLoaded, load_object, source_files
+from .loading import load_object, source_files
 from .logs import set_up_logging
 from .options import ServiceOptions
-from .adapters import Runner, describe_target, make_runner
 from .reports import jobs_run
 
 log = logging.getLogger("openq.worker")
 
 BEAT_S = 1.0
+COUNT_S = 0.1  # between looks at the number of tasks, with --max-tasks
 MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 10.0  # between attempts to reach the broker at the start
 
 EXIT_OK = 0
@@ -80,7 +82,8 @@ class WorkerProcess:
         if app is None and self._options.app is not None:
             details["files"] = source_files()  # the template has not imported them
         snapshot = runner.snapshot()
-        self._channel.send({"event": "ready", "pid": os.getpid(), "snapshot": snapshot, **details})
+        details |= {"snapshot": snapshot, "hard_limit_s": runner.hard_limit_s}
+        self._channel.send({"event": "ready", "pid": os.getpid(), **details})
 
     # -- starting -----------------------------------------------------------------------------
 
@@ -91,11 +94,11 @@ class WorkerProcess:
             try:
                 runner.start()
                 return True
-            except (InvalidSetting, AppNotLoaded) as error:
-                self._channel.send({"event": "failed", "error": str(error)})
-                self._exit_code = EXIT_NOT_LOADED
-                return False
             except OpenQError as error:
+                if not is_transient(error):
+                    self._channel.send({"event": "failed", "error": str(error)})
+                    self._exit_code = EXIT_NOT_LOADED
+                    return False
                 log.warning("cannot start: %s; trying again in %g s", error, pause)
                 self._channel.send({"event": "beat", "snapshot": {}, "waits_for": str(error)})
             if self._take_stop(pause):
@@ -179,10 +182,13 @@ class WorkerProcess:
 
     def _beat(self) -> None:
         assert self._runner is not None
+        next_beat = 0.0
         while not self._channel.ended:
-            self._send_beat(self._runner)
+            if time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + BEAT_S
+                self._send_beat(self._runner)
             self._check_limits(self._runner)
-            time.sleep(BEAT_S)
+            time.sleep(BEAT_S if self._options.max_tasks is None else COUNT_S)
 
     def _send_beat(self, runner: Runner) -> None:
         snapshot = runner.snapshot()
@@ -196,12 +202,20 @@ class WorkerProcess:
         reason = None
         done = jobs_run(runner.snapshot())
         if options.max_tasks is not None and done >= options.max_tasks:
+            runner.quiet()
             reason = f"it has run {done} tasks"
         elif options.max_memory is not None and (size := resident_bytes()) > options.max_memory:
             reason = f"it uses {size >> 20} MiB of memory"
         if reason is not None:
             self._is_retiring = True
             self._channel.send({"event": "retire", "reason": reason})
+
+
+def is_transient(error: OpenQError) -> bool:
+    """Whether the broker may be reachable later."""
+    if isinstance(error, Refused):
+        return error.status >= 500
+    return isinstance(error, Unreachable | Uncertain | TimedOut | StoreUnavailable)
 
 
 def resident_bytes() -> int:

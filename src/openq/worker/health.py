@@ -139,7 +139,7 @@ def _because(why: str | None) -> str:
 
 
 def families(supervisor: Supervisor) -> list[Family]:
-    handles = [handle for slot in supervisor.slots for handle in slot.handles]
+    handles = supervisor.handles
     snapshots = [handle.snapshot for handle in handles]
     slots = sum(snapshot.get("slots", 0) for snapshot in snapshots)
     busy = sum(len(snapshot.get("running", ())) for snapshot in snapshots)

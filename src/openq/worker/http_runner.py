@@ -121,7 +121,9 @@ class HttpHandler:
         assert url.hostname is not None
         if url.scheme == "https":
             context = ssl.create_default_context(cafile=self._ca)
-            return http.client.HTTPSConnection(url.hostname, url.port, timeout=self._timeout_s, context=context)
+            return http.client.HTTPSConnection(
+                url.hostname, url.port, timeout=self._timeout_s, context=context
+            )
         return http.client.HTTPConnection(url.hostname, url.port, timeout=self._timeout_s)
 
     def _drop(self) -> None:
@@ -185,4 +187,8 @@ def headers(message: ReceivedMessage) -> dict[str, str]:
 
 def _header_text(value: object) -> str:
     text = str(value)
-    return text if text.isascii() and text.isprintable() else quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[]^_`{|}~")
+    return (
+        text
+        if text.isascii() and text.isprintable()
+        else quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[]^_`{|}~")
+    )

@@ -7,6 +7,7 @@ It has the methods of `Worker`, so that a worker process treats both alike.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -67,9 +68,12 @@ class MessageWorker:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.stats = Stats()
+        self._stop_lock = threading.Lock()
+        self._give_up_at = math.inf
         self.is_connected = False
 
-    @property
+    hard_limit_s: float | None = None
+
     def queue(self) -> Queue:
         assert self._queue is not None, "the worker is started before it receives"
         return self._queue
@@ -88,14 +92,22 @@ class MessageWorker:
             slot.end_wait()
 
     def stop(self, grace: float) -> None:
-        """Finish what runs within `grace` seconds, and return the rest to the queue at once."""
+        """Finish what runs within `grace` seconds, and return the rest to the queue at once.
+
+        A second call may shorten the grace period of the first; both return when the worker has stopped.
+        """
         self.quiet()
-        deadline = time.monotonic() + grace
         with self.changed:
-            while any(slot.message for slot in self._slots) and (left := deadline - time.monotonic()) > 0:
+            self._give_up_at = min(self._give_up_at, time.monotonic() + grace)
+            self.changed.notify_all()
+            while (
+                any(slot.message for slot in self._slots)
+                and (left := self._give_up_at - time.monotonic()) > 0
+            ):
                 self.changed.wait(min(left, 3600))
-        for slot in self._slots:
-            slot.give_back()
+        with self._stop_lock:  # a call whose messages another one gives back waits for it
+            for slot in self._slots:
+                slot.give_back()
         deadline = time.monotonic() + ABORT_WAIT_S
         for slot in self._slots:
             slot.join(max(0.0, deadline - time.monotonic()))
@@ -108,7 +120,7 @@ class MessageWorker:
         with self.lock:
             running = [slot.describe() for slot in self._slots]
         return {
-            "queues": [self._queue_name],
+            "queues": {self._queue_name: 1},
             "slots": len(self._slots),
             "connected": self.is_connected,
             "running": [each for each in running if each is not None],
@@ -139,14 +151,14 @@ class _Slot(threading.Thread):
                 return
             except OpenQError as error:
                 worker.is_connected = False
-                log.warning("cannot receive from queue %r: %s; trying again", worker.queue.name, error)
+                log.warning("cannot receive from queue %r: %s; trying again", worker.queue().name, error)
                 worker.quieted.wait(ERROR_PAUSE_S)
                 continue
             if message is not None:
                 self._process(message)
 
     def _next(self) -> ReceivedMessage | None:
-        queue = self._worker.queue
+        queue = self._worker.queue()
         self._wait = queue.core.new_wait(1, None, None, self._worker.name)
         # `quiet` sets its flag before it looks for a wait to end, so one of the two sees the other.
         if self._worker.quieted.is_set():
@@ -162,12 +174,12 @@ class _Slot(threading.Thread):
 
     def _process(self, message: ReceivedMessage) -> None:
         worker = self._worker
-        heartbeat = worker.queue.core.handle.heartbeat
+        heartbeat = worker.queue().core.handle.heartbeat
         with worker.lock:
             self.message = message
             self._since = time.monotonic()
             self._started_ms = int(time.time() * 1000)
-        heartbeat.hold(worker.queue.name, message.delivery)
+        heartbeat.hold(worker.queue().name, message.delivery)
         try:
             outcome = self._handler.handle(message)
         except Exception as error:
@@ -180,7 +192,7 @@ class _Slot(threading.Thread):
         if not was_given_back:
             run_s = time.monotonic() - self._since
             fate = self._settle(message, outcome)
-            worker.stats.count(worker.label, worker.queue.name, fate, run_s, _wait_s(message))
+            worker.stats.count(worker.label, worker.queue().name, fate, run_s, _wait_s(message))
         with worker.changed:
             self.message = None
             self._is_settling = False
@@ -206,9 +218,9 @@ class _Slot(threading.Thread):
             if self.message is None or self._is_settling:
                 return
             message, self.message = self.message, None
-        self._worker.stats.add(self._worker.label, self._worker.queue.name, "released")
+        self._worker.stats.add(self._worker.label, self._worker.queue().name, "released")
         self._handler.abort()
-        queue = self._worker.queue
+        queue = self._worker.queue()
         queue.core.handle.heartbeat.drop(message.delivery)
         try:
             queue.core.release([message])
@@ -220,7 +232,7 @@ class _Slot(threading.Thread):
         if message is None:
             return None
         return {
-            "queue": self._worker.queue.name,
+            "queue": self._worker.queue().name,
             "id": message.id,
             "task": self._worker.label,
             "attempt": message.receive_count,

@@ -26,7 +26,9 @@ class FileWatch:
             return
         self._next = now + INTERVAL_S
         found = {path: _stamp(path) for path in self._files()}
-        changed = [path for path, stamp in found.items() if path in self._known and self._known[path] != stamp]
+        changed = [
+            path for path, stamp in found.items() if path in self._known and self._known[path] != stamp
+        ]
         # Files that are no longer imported stay watched: a failed import must be noticed when it is repaired.
         for path in self._known.keys() - found.keys():
             stamp = _stamp(path)

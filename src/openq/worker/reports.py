@@ -1,9 +1,9 @@
 """What a worker process reports of itself, as JSON: to its supervisor, and to the registry of workers.
 
-    {"queues": ["mail"], "slots": 8, "connected": true, "memory": 31457280,
-     "running": [{"id": ..., "task": ..., "queue": ..., "attempt": 1, "since_ms": ...}],
-     "tasks": [{"name": ..., "queue": ..., "outcomes": {"done": 12}, "run": {"counts": [...], "sum": 1.5},
-                "wait": {...}}]}
+{"queues": ["mail"], "slots": 8, "connected": true, "memory": 31457280,
+ "running": [{"id": ..., "task": ..., "queue": ..., "attempt": 1, "since_ms": ...}],
+ "tasks": [{"name": ..., "queue": ..., "outcomes": {"done": 12}, "run": {"counts": [...], "sum": 1.5},
+            "wait": {...}}]}
 """
 
 from __future__ import annotations

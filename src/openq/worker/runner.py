@@ -9,6 +9,7 @@ lease thread: extends what is held, gives back what waits too long
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -83,6 +84,7 @@ class Worker:
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._stop_lock = threading.Lock()
+        self._give_up_at = math.inf  # when running jobs are given back
         self._threads: list[threading.Thread] = []
         self._busy: set[int] = set()  # numbers of threads that run a handler
         self.sources: list[QueueRunner] = []
@@ -139,22 +141,25 @@ class Worker:
         self.give_back(self._waiting())
 
     def stop(self, grace: float = DEFAULT_GRACE_S) -> None:
-        """Stop receiving, let running jobs finish for `grace` seconds, give back the rest at once."""
+        """Stop receiving, let running jobs finish for `grace` seconds, give back the rest at once.
+
+        A second call may shorten the grace period of the first; both return when the worker has stopped.
+        """
+        self._give_up_at = min(self._give_up_at, time.monotonic() + grace)
         with self._stop_lock:
             if self._stopped.is_set():
                 return
             self._stopping.set()
             self.quiet()
-            deadline = time.monotonic() + grace
             for source in self.sources:
                 source.join(5)
             self.give_back(self._waiting())
-            while self.running() and time.monotonic() < deadline:
+            while self.running() and time.monotonic() < self._give_up_at:
                 time.sleep(0.01)
             self._interrupt_rest()
             if self.ready is not None:
                 self.ready.stop(self.threads)
-            self.acks.stop(max(deadline - time.monotonic(), 5.0))
+            self.acks.stop(max(self._give_up_at - time.monotonic(), 5.0))
             self.leases.stop()
             self.watchdog.stop()
             self.loop.stop()

@@ -58,7 +58,9 @@ def run_service(options: ServiceOptions) -> int:
     return code
 
 
-def start_values(options: ServiceOptions, supervisor: Supervisor, health: HealthPort | None) -> dict[str, Any]:
+def start_values(
+    options: ServiceOptions, supervisor: Supervisor, health: HealthPort | None
+) -> dict[str, Any]:
     return {
         "event": "ready",
         "name": options.name,

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .channel import Channel, Event
+from .channel import Event
 from .child import EXIT_NOT_LOADED
 from .options import ServiceOptions
 from .processes import Backoff, Slot, TemplateProcess, WorkerHandle
@@ -91,7 +91,9 @@ class Supervisor:
         previous_fd = signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
         self.add_reader(wakeup, lambda: self._on_signals(wakeup.recv(64)))
         try:
-            self._template = self._start_template(True if self.options.preload is None else self.options.preload)
+            self._template = self._start_template(
+                True if self.options.preload is None else self.options.preload
+            )
             while self._exit_code is None:
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
@@ -141,6 +143,11 @@ class Supervisor:
 
     # -- signals ------------------------------------------------------------------------------
 
+    @property
+    def handles(self) -> list[WorkerHandle]:
+        """Its worker processes, replaced ones that still finish included."""
+        return sorted(self._handles, key=lambda handle: (handle.slot, handle.started))
+
     def files(self) -> list[str]:
         """The source files of the application, for --reload."""
         return [] if self._template is None else self._template.files
@@ -164,16 +171,16 @@ class Supervisor:
 
     def stop(self, why: str) -> None:
         self._signals += 1
-        busy = sum(len(handle.snapshot.get("running", ())) for handle in self._handles)
-        jobs = "1 job" if busy == 1 else f"{busy} jobs"
         if self._signals == 1:
             log.info(
-                "%s: %s may finish within %g s, everything else is given back; "
-                "a second signal gives back all",
-                *(why, jobs, self.options.grace_s),
+                "%s: jobs that run may finish within %g s, everything else is given back; a second signal "
+                "gives back all",
+                *(why, self.options.grace_s),
             )
         elif self._signals == 2:
-            log.warning("%s again: %s given back at once", why, jobs)
+            log.warning("%s again: every job is given back at once", why)
+        else:
+            log.warning("%s again: the processes are killed", why)
         self._stop_processes()
 
     def _stop_processes(self) -> None:
@@ -267,7 +274,11 @@ class Supervisor:
                 log.error("not restarted: the import of %s ended its process", self.options.app)
                 self._next = None
         elif template is self._template:
-            what = "ended unexpectedly" if template.has_imported else f"ended while it imported {self.options.app}"
+            what = (
+                "ended unexpectedly"
+                if template.has_imported
+                else f"ended while it imported {self.options.app}"
+            )
             self._retry_template(template, f"the template process {what} ({_fate(template.exit_code())})")
 
     def _retry_template(self, template: TemplateProcess, error: str) -> None:
@@ -349,7 +360,9 @@ class Supervisor:
                 old.stop(self.options.grace_s, KILL_AFTER_S)
         if handle.template is self._next:
             self._adopt_next()
-        if not self._is_announced and all(each.current and each.current.state == "ready" for each in self.slots):
+        if not self._is_announced and all(
+            each.current and each.current.state == "ready" for each in self.slots
+        ):
             self._is_announced = True
             self._on_ready(self)
         self._replace_next()
@@ -374,7 +387,7 @@ class Supervisor:
         """Go on with a rolling restart: one slot at a time."""
         if any(slot.incoming is not None or slot.start_at is not None for slot in self.slots):
             return
-        wanted = (self._next or self._template)
+        wanted = self._next or self._template
         while self._to_replace:
             slot = self._to_replace.pop(0)
             if slot.current is None or slot.current.template is not wanted:
@@ -446,13 +459,15 @@ class Supervisor:
             self._to_replace.clear()
             self._drop_next()
             return
-        if code == EXIT_NOT_LOADED and handle.failure is not None:
-            if not self._is_announced or slot.failures >= MAX_IMPORT_FAILURES:
-                self._fail(handle.failure)
-                return
+        is_early = not self._is_announced or slot.failures >= MAX_IMPORT_FAILURES
+        if code == EXIT_NOT_LOADED and handle.failure is not None and is_early:
+            self._fail(handle.failure)
+            return
         delay = self._backoff.after(slot.failures)
         when = f"in {delay:g} s" if delay else "now"
-        log.error("process %s ended (%s); a new one starts %s", handle.name, handle.failure or _fate(code), when)
+        log.error(
+            "process %s ended (%s); a new one starts %s", handle.name, handle.failure or _fate(code), when
+        )
         slot.start_at = now + delay
 
     def _finish_templates(self) -> None:

@@ -20,12 +20,12 @@ import sys
 import threading
 from typing import Any
 
+from .adapters import describe_target, reason_not_to_run
 from .channel import Channel, Event
 from .child import run_child
 from .loading import AppNotLoaded, load_object, source_files
 from .logs import set_up_logging
 from .options import ServiceOptions
-from .adapters import describe_target, reason_not_to_run
 
 
 def main(arguments: list[str]) -> int:
@@ -57,6 +57,9 @@ class Template:
         return self._serve(messages)
 
     def _import(self) -> bool:
+        if self._options.reload:
+            # Python takes cached byte code for current if a file has the same size and second of change.
+            sys.dont_write_bytecode = True
         sockets = open_sockets()
         details: dict[str, Any] = {}
         if self._preload and self._options.app is not None:
@@ -99,8 +102,8 @@ class Template:
                     return run_child(self._options, message["name"], child, self._app)
                 child.close()
                 self._channel.send({"event": "forked", "name": message["name"], "pid": pid})
-            readable = select.select([self._channel, wakeup], [], [])[0]
-            messages = self._channel.receive() if self._channel in readable else []
+            readable = select.select([self._channel.fileno(), wakeup], [], [])[0]
+            messages = self._channel.receive() if self._channel.fileno() in readable else []
             if wakeup in readable:
                 os.read(wakeup, 4096)
             self._reap(os.WNOHANG)

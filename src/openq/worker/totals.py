@@ -42,7 +42,9 @@ class Totals:
             for outcome, count in sorted(stats.outcomes.items())
         ]
         return [
-            Family("openq_worker_jobs_total", "counter", "Jobs that ended in a worker, by outcome.", outcomes),
+            Family(
+                "openq_worker_jobs_total", "counter", "Jobs that ended in a worker, by outcome.", outcomes
+            ),
             Family(
                 "openq_worker_job_run_seconds",
                 "histogram",

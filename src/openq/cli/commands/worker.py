@@ -16,7 +16,10 @@ COMMANDS = {
         default="run",
         examples=(
             ("openq worker shop.tasks:app", "run the tasks of an application; short for `openq worker run`"),
-            ("openq worker shop.tasks:app --processes 4 --queues mail,orders:2", "four processes, two queues"),
+            (
+                "openq worker shop.tasks:app --processes 4 --queues mail,orders:2",
+                "four processes, two queues",
+            ),
             ("openq worker --exec ./resize.sh --queue images", "a program for each message"),
             ("openq worker ls", "every worker, and what it runs now"),
             ("openq worker stop web1-4711", "finish what runs, then end"),
@@ -132,7 +135,7 @@ COMMANDS = {
                         metavar="TIME",
                         type=seconds,
                         default=30.0,
-                        help="delay after exit code 75, and after 429 or 503 without Retry-After (default 30s)",
+                        help="delay after exit code 75, or 429 or 503 without Retry-After (default 30s)",
                     ),
                     Option(
                         "--no-preload",
@@ -164,7 +167,9 @@ COMMANDS = {
                         group=_BROKER,
                         help="address of a server or Redis (OPENQ_URL; default http://127.0.0.1:9324)",
                     ),
-                    Option("--data", group=_BROKER, metavar="DIR", help="data directory that no process uses"),
+                    Option(
+                        "--data", group=_BROKER, metavar="DIR", help="data directory that no process uses"
+                    ),
                     Option("--token", group=_BROKER, help="bearer token (better: OPENQ_TOKEN)"),
                     Option("--token-file", group=_BROKER, metavar="FILE", help="file that holds the token"),
                     Option("--ca", group=_BROKER, metavar="FILE", help="CA certificate to trust (OPENQ_CA)"),
