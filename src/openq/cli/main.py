@@ -158,6 +158,7 @@ _HINTS = {
     "key_not_found": "`openq kv ls BUCKET` lists the keys; one may have expired",
     "schedule_not_found": "`openq schedule ls` lists the schedules",
     "task_not_found": "`openq task ls` lists the tasks",
+    "worker_not_found": "`openq worker ls` lists the workers",
     "cursor_not_found": "`openq pipeline cursors ls` lists the cursors",
     "subscription_not_found": "`openq pipeline subscriptions ls` lists the subscriptions",
     "unauthorized": "use OPENQ_TOKEN_FILE, OPENQ_TOKEN or --user; see `openq token create --help`",

@@ -30,6 +30,7 @@ from . import staging as staging
 from . import subscriptions as subscriptions
 from . import tasks as tasks
 from . import users as users
+from . import workers as workers
 from .call import RestCall, answer_problem
 from .formats import JSON, explain, reply_format, request_format
 from .problems import Problem

@@ -69,6 +69,7 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     "binding_not_found": (404, "No such binding", "GET /api/v1/bindings lists them."),
     "schedule_not_found": (404, "No such schedule", "GET /api/v1/schedules lists them."),
     "task_not_found": (404, "No such task", "GET /api/v1/tasks lists them."),
+    "worker_not_found": (404, "No such worker", "GET /api/v1/workers lists them."),
     "subscription_not_found": (404, "No such subscription", "GET /api/v1/pipeline/subscriptions lists them."),
     "subscription_taken": (
         409,

@@ -9,6 +9,7 @@ fill it. Every route has a permission. `scope` says what the permission is requi
     body          what the body names; the handler checks it
     task          the queue of a task; a task of another user is not found
     schedule      the queue that a schedule publishes to; one of another user is not found
+    worker        the queues of a worker; one of another user is not found
     subscription  the queue that a subscription reads; one of another user is not found
     server        the whole server
     caller        authentication only
@@ -31,7 +32,17 @@ SqsActions = tuple[str, ...]  # actions of SQS, as the policies of queues name t
 Handler = Callable[["RestCall"], None]
 Permission = Literal["send", "receive", "peek", "manage", "admin", "none"]
 Scope = Literal[
-    "queue", "query", "each", "body", "task", "schedule", "subscription", "server", "caller", "public"
+    "queue",
+    "query",
+    "each",
+    "body",
+    "task",
+    "schedule",
+    "worker",
+    "subscription",
+    "server",
+    "caller",
+    "public",
 ]
 
 

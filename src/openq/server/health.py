@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 from .._version import __version__
 from ..broker.interface import Broker
 from ..broker.subscriptions import open_messages
+from ..broker.worker_totals import RegistryTotals
+from ..broker.workers import STATS, WorkerStats, list_values, list_workers, worker_buckets
 from ..errors import OpenQError
 from ..metrics import Family, render
-from ..names import DEFAULT_ACCOUNT, split_name
+from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
 from .buffers import PROTOCOLS, BufferLimit
 from .context import ServerContext
 from .http import HttpRequest
@@ -57,6 +60,8 @@ _COUNTERS = {
 class HealthHandler:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
+        # One for each view, by whether it shows all accounts: each must see every process end once.
+        self._worker_totals = (RegistryTotals(), RegistryTotals())
 
     def handle(self, request: HttpRequest) -> None:
         if request.method not in ("GET", "HEAD"):
@@ -194,7 +199,34 @@ class HealthHandler:
         )
         families += broker.gauges()
         families += _reader_metrics(broker, all_accounts)
+        families += self._worker_metrics(broker, all_accounts)
         return render(families)
+
+    def _worker_metrics(self, broker: Broker, all_accounts: bool) -> list[Family]:
+        """The workers that are registered with this server or store."""
+        kv = broker.kv
+        processes: list[tuple[dict[str, str], float]] = []
+        slots: list[tuple[dict[str, str], float]] = []
+        busy: list[tuple[dict[str, str], float]] = []
+        stats: list[tuple[str, WorkerStats]] = []
+        for account, bucket in worker_buckets(kv):
+            if not all_accounts and account != DEFAULT_ACCOUNT:
+                continue
+            entries = list_workers(kv, bucket)
+            states = Counter(entry.state for entry in entries)
+            label = {"account": account}
+            processes += [({**label, "state": state}, count) for state, count in sorted(states.items())]
+            slots.append((label, sum(entry.slots for entry in entries)))
+            busy.append((label, sum(entry.busy for entry in entries)))
+            found = list_values(kv, qualified_name(account, STATS), WorkerStats)
+            stats += [(account, each) for _, each in found]
+        totals = self._worker_totals[all_accounts].update(stats)
+        return [
+            Family("openq_worker_processes", "gauge", "Processes of a worker, by state.", processes),
+            Family("openq_worker_slots", "gauge", "Jobs that a worker can run at once.", slots),
+            Family("openq_worker_busy_slots", "gauge", "Jobs that a worker runs now.", busy),
+            *totals.families(),
+        ]
 
 
 def _set_aside(broker: Broker, all_accounts: bool) -> list[tuple[dict[str, str], int]]:

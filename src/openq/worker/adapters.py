@@ -23,7 +23,7 @@ class Runner(Protocol):
 
     @property
     def hard_limit_s(self) -> float | None: ...  # the longest one of a task
-    def queue(self) -> Queue: ...  # some queue of its target
+    def new_queue(self) -> Queue: ...  # a new object of some queue of its target
     def start(self) -> None: ...
     def quiet(self) -> None: ...
     def stop(self, grace: float) -> None: ...
@@ -53,8 +53,8 @@ class AppRunner:
         limits = [task.declared.hard_timeout for task in self._app.tasks.values()]
         return max((limit for limit in limits if limit is not None), default=None)
 
-    def queue(self) -> Queue:
-        return self._app.queues.any()
+    def new_queue(self) -> Queue:
+        return self._app.queues.open_receiver(next(iter(self._worker.snapshot().queues)))
 
     def start(self) -> None:
         self._worker.start()

@@ -1,7 +1,7 @@
 """One worker process of a service: runs a worker, reports to the supervisor, obeys it.
 
 Events to the supervisor: `ready`, `beat` (every second, with a snapshot), `retire` (a limit is reached),
-`failed` (the application cannot be loaded), `stop` (an operator asked for it).
+`failed` (the application cannot be loaded), `operator` (a command from the registry of workers).
 Commands from the supervisor: `stop` with a grace period, `quiet`. The end of the channel means that the
 supervisor is gone; the process then finishes as if it had been told to stop.
 """
@@ -24,6 +24,7 @@ from .channel import Channel, Event
 from .loading import load_object, source_files
 from .logs import set_up_logging
 from .options import ServiceOptions
+from .registry import Registration
 from .reports import jobs_run
 
 log = logging.getLogger("openq.worker")
@@ -51,7 +52,11 @@ class WorkerProcess:
         self._stopping = threading.Event()
         self._exit_code = EXIT_OK
         self._runner: Runner | None = None
+        self._registration: Registration | None = None
+        self._files: list[str] = []
+        self._target: dict[str, Any] = {}
         self._is_retiring = False
+        self._is_quiet = False
 
     def run(self, app: Any) -> int:
         # `put` of a SimpleQueue is safe in a signal handler.
@@ -67,7 +72,8 @@ class WorkerProcess:
         threading.Thread(target=self._read, name="openq-control", daemon=True).start()
         if self._start(runner):
             self._runner = runner
-            self._send_ready(runner, app)
+            self._send_ready(runner)
+            self._register(runner)
             threading.Thread(target=self._beat, name="openq-beat", daemon=True).start()
             self._obey(runner)
         return self._leave(runner)
@@ -75,15 +81,33 @@ class WorkerProcess:
     def _make_runner(self, app: Any) -> Runner:
         if app is None and self._options.app is not None:
             app = load_object(self._options.app)
+            self._files = source_files()  # the template has not imported them
+        self._target = describe_target(self._options, app)
         return make_runner(self._options, self._name, app, self._on_hard_timeout)
 
-    def _send_ready(self, runner: Runner, app: Any) -> None:
-        details = describe_target(self._options, app)
-        if app is None and self._options.app is not None:
-            details["files"] = source_files()  # the template has not imported them
-        snapshot = runner.snapshot()
-        details |= {"snapshot": snapshot, "hard_limit_s": runner.hard_limit_s}
-        self._channel.send({"event": "ready", "pid": os.getpid(), **details})
+    def _send_ready(self, runner: Runner) -> None:
+        self._channel.send(
+            {
+                "event": "ready",
+                "pid": os.getpid(),
+                "snapshot": self._snapshot(runner),
+                "hard_limit_s": runner.hard_limit_s,
+                "files": self._files,
+                **self._target,
+            }
+        )
+
+    def _register(self, runner: Runner) -> None:
+        if self._target["exclusive"]:
+            return  # nobody else can read the registry of a data directory in use
+        self._registration = Registration(
+            self._options,
+            self._name,
+            runner.new_queue,
+            lambda: self._snapshot(runner),
+            self._ask_supervisor,
+        )
+        self._registration.start()
 
     # -- starting -----------------------------------------------------------------------------
 
@@ -131,6 +155,7 @@ class WorkerProcess:
             if command["command"] == "finished":
                 return
             if command["command"] == "quiet":
+                self._is_quiet = True
                 runner.quiet()
             elif command["command"] == "stop":
                 self._stop(runner, float(command["grace"]))
@@ -150,6 +175,10 @@ class WorkerProcess:
 
         threading.Thread(target=stop, name="openq-stop", daemon=True).start()
 
+    def _ask_supervisor(self, command: str) -> None:
+        """A command of an operator. The supervisor decides: it must not replace what an operator stopped."""
+        self._channel.send({"event": "operator", "command": command})
+
     def _on_hard_timeout(self, what: str) -> None:
         """The worker has returned its jobs and nacked the one over its limit: only this process is left."""
         self._channel.send({"event": "timed_out", "what": what})
@@ -163,6 +192,8 @@ class WorkerProcess:
         """A job that was given back may still run in its thread: the process does not wait for it."""
         if self._runner is not None:
             self._send_beat(runner)
+        if self._registration is not None:
+            self._registration.end()
         try:
             runner.close()
         except Closed:
@@ -191,9 +222,11 @@ class WorkerProcess:
             time.sleep(BEAT_S if self._options.max_tasks is None else COUNT_S)
 
     def _send_beat(self, runner: Runner) -> None:
-        snapshot = runner.snapshot()
-        snapshot["memory"] = resident_bytes()
-        self._channel.send({"event": "beat", "snapshot": snapshot})
+        self._channel.send({"event": "beat", "snapshot": self._snapshot(runner)})
+
+    def _snapshot(self, runner: Runner) -> dict[str, Any]:
+        state = "stopping" if self._stopping.is_set() else "quiet" if self._is_quiet else "running"
+        return {**runner.snapshot(), "memory": resident_bytes(), "state": state}
 
     def _check_limits(self, runner: Runner) -> None:
         options = self._options

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from ..metrics import Family, render
+from .registry import stats_of
 from .supervisor import Supervisor
 
 MAX_CONNECTIONS = 64
@@ -141,6 +142,9 @@ def _because(why: str | None) -> str:
 def families(supervisor: Supervisor) -> list[Family]:
     handles = supervisor.handles
     snapshots = [handle.snapshot for handle in handles]
+    totals = supervisor.totals.copy()
+    for handle in handles:
+        totals.add(stats_of(handle.snapshot, handle.name))
     slots = sum(snapshot.get("slots", 0) for snapshot in snapshots)
     busy = sum(len(snapshot.get("running", ())) for snapshot in snapshots)
     states: dict[str, int] = dict.fromkeys(("starting", "ready", "stopping"), 0)
@@ -167,5 +171,5 @@ def families(supervisor: Supervisor) -> list[Family]:
             "Resident memory of a worker process.",
             [({"process": handle.name}, handle.snapshot.get("memory", 0)) for handle in handles],
         ),
-        *supervisor.totals.plus(snapshots).families(),
+        *totals.families(),
     ]

@@ -74,6 +74,10 @@ class MessageWorker:
 
     hard_limit_s: float | None = None
 
+    def new_queue(self) -> Queue:
+        """Another object of its queue."""
+        return Queue(self._queue_name, **self._target)
+
     def queue(self) -> Queue:
         assert self._queue is not None, "the worker is started before it receives"
         return self._queue
@@ -128,11 +132,11 @@ class MessageWorker:
         }
 
 
-class _Slot(threading.Thread):
+class _Slot:
     """One thread of a worker, and the message that it has in hand."""
 
     def __init__(self, worker: MessageWorker, handler: Handler) -> None:
-        super().__init__(name="openq-slot", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="openq-slot", daemon=True)
         self._worker = worker
         self._handler = handler
         self._wait: ThreadWait | None = None
@@ -141,7 +145,14 @@ class _Slot(threading.Thread):
         self._since = 0.0
         self._started_ms = 0
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
         worker = self._worker
         while not worker.quieted.is_set():
             try:

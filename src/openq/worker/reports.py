@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .stats import BOUNDS, Histogram, TaskStats
+from .stats import Histogram, TaskStats
 
 NOT_RUN = ("released",)  # outcomes of jobs that were given back
 
@@ -29,16 +29,6 @@ def stats_json(stats: Iterable[TaskStats]) -> list[dict[str, Any]]:
     ]
 
 
-def read_stats(value: Mapping[str, Any]) -> TaskStats:
-    return TaskStats(
-        value["name"],
-        value["queue"],
-        dict(value["outcomes"]),
-        _read_histogram(value["run"]),
-        _read_histogram(value["wait"]),
-    )
-
-
 def jobs_run(snapshot: Mapping[str, Any]) -> int:
     """Attempts that ended in this process."""
     return sum(
@@ -51,9 +41,3 @@ def jobs_run(snapshot: Mapping[str, Any]) -> int:
 
 def _histogram_json(histogram: Histogram) -> dict[str, Any]:
     return {"counts": list(histogram.counts), "sum": round(histogram.total_s, 6)}
-
-
-def _read_histogram(value: Mapping[str, Any]) -> Histogram:
-    if len(value["counts"]) != len(BOUNDS) + 1:
-        return Histogram()  # of a worker of another version
-    return Histogram(list(value["counts"]), float(value["sum"]))

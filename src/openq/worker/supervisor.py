@@ -21,13 +21,15 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
+from ..broker.worker_totals import WorkerTotals
 from .channel import Event
 from .child import EXIT_NOT_LOADED
 from .options import ServiceOptions
 from .processes import Backoff, Slot, TemplateProcess, WorkerHandle
-from .totals import Totals
+from .registry import stats_of
 
 log = logging.getLogger("openq.worker")
 
@@ -51,7 +53,8 @@ class Supervisor:
     ) -> None:
         self.options = options
         self.slots = [Slot(number) for number in range(1, options.processes + 1)]
-        self.totals = Totals()
+        self.totals = WorkerTotals()  # of processes that have ended
+        self._numbers = count(1)
         self.restarts = 0
         self.error: str | None = None
         self._on_ready = on_ready
@@ -314,9 +317,7 @@ class Supervisor:
         template = self._next or self._template
         if self.is_stopping or not slot.is_open or template is None or not template.has_imported:
             return
-        name = f"{self.options.name}.{slot.number}"
-        if slot.current is not None:
-            name += f".{template.generation}" if slot.current.name == name else ""
+        name = f"{self.options.name}.{next(self._numbers)}"
         handle = WorkerHandle(slot.number, name, template, template.fork(name), time.monotonic())
         if slot.current is None:
             slot.current = handle
@@ -427,7 +428,7 @@ class Supervisor:
                 self._on_process(handle)
         handle.channel.close()
         self._handles.discard(handle)
-        self.totals.add(handle.snapshot)
+        self.totals.add(stats_of(handle.snapshot, handle.name))
         was_stopping, handle.state = handle.state == "stopping", "ended"
         slot = self.slots[handle.slot - 1]
         is_incoming = handle is slot.incoming
