@@ -167,8 +167,8 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
             assert bool(visible) <= allowed(route, role, own, account), who
             if route.path in ("queues", "exchanges"):
                 assert bool(visible) is allowed(route, role, own, account), who
-        elif route.scope == "task":
-            assert answer.code == "task_not_found", who
+        elif route.scope in ("task", "worker"):
+            assert answer.code == f"{route.scope}_not_found", who
         elif route.scope == "schedule":
             assert answer.code == "schedule_not_found", who
         elif route.scope == "subscription":

@@ -15,9 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.serving import until
-
-PATIENCE_S = 60.0
+from tests.waiting import WAIT_S, until
 
 
 class WorkerService:
@@ -58,7 +56,7 @@ class WorkerService:
             self.log.append(line.rstrip("\n"))
 
     def wait_ready(self) -> WorkerService:
-        until(lambda: self.ready_line is not None or self.process.poll() is not None, PATIENCE_S)
+        until(lambda: self.ready_line is not None or self.process.poll() is not None)
         assert self.ready_line is not None, self.log
         return self
 
@@ -95,7 +93,7 @@ class WorkerService:
 
     def wait(self) -> int:
         """Its exit code."""
-        code = self.process.wait(PATIENCE_S)
+        code = self.process.wait(WAIT_S)
         for reader in self._readers:
             reader.join(10)
         return code
@@ -105,7 +103,7 @@ class WorkerService:
             self.signal(signal.SIGTERM)
             self.signal(signal.SIGTERM)
             try:
-                self.process.wait(PATIENCE_S)
+                self.process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from openq import OpenQ
-from tests.serving import Served, served, until
-from tests.worker.service import PATIENCE_S, lines_of, worker
+from tests.serving import Served, served
+from tests.waiting import until
+from tests.worker.service import lines_of, worker
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_exit_code_0_acks_and_the_message_is_on_stdin_and_in_the_environment(
     jobs.publish("ten bytes\0", attributes={"file-name": "body", "evil": "a\0b"}, message_type="image")
 
     with worker(tmp_path, "--exec", command, *flags(server, jobs)) as service:
-        until(lambda: service.metric("openq_worker_jobs_total") == 1, PATIENCE_S)
+        until(lambda: service.metric("openq_worker_jobs_total") == 1)
 
     assert (tmp_path / "body").read_bytes() == b"ten bytes\0"
     assert (tmp_path / "seen").read_text() == f"{jobs.name} 1 image\n"
@@ -55,7 +56,7 @@ def test_other_exit_codes_nack_with_the_last_lines_of_stderr(
     dead = OpenQ(f"{jobs.name}-dead", url=server.url)
 
     with worker(tmp_path, "--exec", "seq 100 >&2; exit 9", *flags(server, jobs)):
-        until(lambda: dead.stats().ready == 1, PATIENCE_S)
+        until(lambda: dead.stats().ready == 1)
 
     [letter] = dead.queue
     assert letter.deaths[0]["receive_count"] == 3
@@ -69,7 +70,7 @@ def test_exit_code_75_returns_the_message_for_later(server: Served, jobs: OpenQ,
     jobs.publish("x")
 
     with worker(tmp_path, "--exec", "exit 75", "--retry-delay", "1h", *flags(server, jobs)) as service:
-        until(lambda: service.metric("openq_worker_jobs_total") == 1, PATIENCE_S)
+        until(lambda: service.metric("openq_worker_jobs_total") == 1)
 
     assert jobs.stats().delayed == 1
     [message] = jobs.messages
@@ -83,7 +84,7 @@ def test_a_timeout_kills_the_whole_process_group(server: Served, jobs: OpenQ, tm
     with worker(
         tmp_path, "--exec", command, "--timeout", "1s", "--threads", "1", *flags(server, jobs)
     ) as service:
-        until(lambda: service.metric('openq_worker_jobs_total{task="exec"') >= 1, PATIENCE_S)
+        until(lambda: service.metric('openq_worker_jobs_total{task="exec"') >= 1)
         service.signal(signal.SIGTERM)
         service.signal(signal.SIGTERM)
         assert service.wait() == 0
@@ -110,10 +111,10 @@ def test_sigterm_finishes_what_runs_and_receives_nothing_more(
     command = "cat >> started; until [ -e go ]; do sleep 0.05; done; cat started > finished"
 
     with worker(tmp_path, "--exec", command, "--threads", "1", *flags(server, jobs)) as service:
-        until(lambda: lines_of(tmp_path / "started") == ["first"], PATIENCE_S)
+        until(lambda: lines_of(tmp_path / "started") == ["first"])
         jobs.publish("second")
         service.signal(signal.SIGTERM)
-        until(lambda: service.logged("SIGTERM: jobs that run may finish"), PATIENCE_S)
+        until(lambda: service.logged("SIGTERM: jobs that run may finish"))
         (tmp_path / "go").touch()
         assert service.wait() == 0
 
@@ -127,9 +128,9 @@ def test_a_second_sigterm_gives_the_message_back_uncounted(
     jobs.publish("slow")
 
     with worker(tmp_path, "--exec", "echo $$ > pid; sleep 600", *flags(server, jobs)) as service:
-        until(lambda: lines_of(tmp_path / "pid"), PATIENCE_S)
+        until(lambda: lines_of(tmp_path / "pid"))
         service.signal(signal.SIGTERM)
-        until(lambda: service.logged("SIGTERM: "), PATIENCE_S)
+        until(lambda: service.logged("SIGTERM: "))
         service.signal(signal.SIGTERM)
         assert service.wait() == 0
 

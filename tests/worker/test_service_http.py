@@ -13,8 +13,9 @@ import pytest
 
 from openq import OpenQ
 from openq.worker.http_runner import check_url, retry_delay
-from tests.serving import Served, served, until
-from tests.worker.service import PATIENCE_S, worker
+from tests.serving import Served, served
+from tests.waiting import until
+from tests.worker.service import worker
 
 Respond = Callable[[BaseHTTPRequestHandler], None]
 
@@ -89,7 +90,7 @@ def test_2xx_acks_and_attributes_are_headers(
 
     url = endpoint.url.replace("://", "://user:pass@") + "/jobs?x=1"
     with worker(tmp_path, "--http", url, "--threads", "1", *flags(server, jobs)) as service:
-        until(lambda: service.metric("openq_worker_jobs_total") == 3, PATIENCE_S)
+        until(lambda: service.metric("openq_worker_jobs_total") == 3)
 
     path, headers, body = endpoint.seen[0]
     assert (path, body) == ("/jobs?x=1", b'{"number":1}')
@@ -116,7 +117,7 @@ def test_429_and_503_return_the_message_for_later(
 
     delay = ("--retry-delay", "1h") if retry_after is None else ("--retry-delay", "0s")
     with worker(tmp_path, "--http", endpoint.url, *delay, *flags(server, jobs)) as service:
-        until(lambda: service.metric("openq_worker_jobs_total") == 1, PATIENCE_S)
+        until(lambda: service.metric("openq_worker_jobs_total") == 1)
 
     assert jobs.stats().delayed == 1
     [message] = jobs.messages
@@ -133,7 +134,7 @@ def test_any_other_status_nacks_with_an_excerpt(
     dead = OpenQ(f"{jobs.name}-dead", url=server.url)
 
     with worker(tmp_path, "--http", endpoint.url, *flags(server, jobs)):
-        until(lambda: dead.stats().ready == 1, PATIENCE_S)
+        until(lambda: dead.stats().ready == 1)
 
     [letter] = dead.queue
     reason = letter.deaths[0]["reason"]
@@ -152,7 +153,7 @@ def test_an_endpoint_that_does_not_answer_times_out(
     dead = OpenQ(f"{jobs.name}-dead", url=server.url)
 
     with worker(tmp_path, "--http", endpoint.url, "--timeout", "500ms", *flags(server, jobs)):
-        until(lambda: dead.stats().ready == 1, PATIENCE_S)
+        until(lambda: dead.stats().ready == 1)
 
     [letter] = dead.queue
     assert letter.deaths[0]["reason"] == "timed out after 0.5 s"
@@ -164,7 +165,7 @@ def test_an_unreachable_endpoint_nacks(server: Served, jobs: OpenQ, tmp_path: Pa
     dead = OpenQ(f"{jobs.name}-dead", url=server.url)
 
     with worker(tmp_path, "--http", "http://127.0.0.1:9/", *flags(server, jobs)):
-        until(lambda: dead.stats().ready == 1, PATIENCE_S)
+        until(lambda: dead.stats().ready == 1)
 
     [letter] = dead.queue
     assert letter.deaths[0]["reason"].startswith("no response: ConnectionRefusedError")
@@ -182,7 +183,7 @@ def test_a_connection_that_the_endpoint_closed_while_idle_is_opened_again(
     with worker(tmp_path, "--http", endpoint.url, "--threads", "1", *flags(server, jobs)) as service:
         for number in range(1, 4):
             jobs.publish("x")
-            until(lambda number=number: service.metric("openq_worker_jobs_total") == number, PATIENCE_S)
+            until(lambda number=number: service.metric("openq_worker_jobs_total") == number)
 
         assert service.metric(f'openq_worker_jobs_total{{task="http",queue="{jobs.name}",outcome="done"') == 3
 

@@ -14,8 +14,9 @@ import pytest
 
 from openq import OpenQ
 from openq.worker import App
-from tests.serving import Served, served, until
-from tests.worker.service import PATIENCE_S, WorkerService, worker
+from tests.serving import Served, served
+from tests.waiting import WAIT_S, until
+from tests.worker.service import WorkerService, worker
 
 MODULE = """
 import os, re, threading, time
@@ -91,13 +92,13 @@ class Project:
         return {int(name.partition("-")[2]) for name in os.listdir(self.folder / "done")}
 
     def until_done(self, count: int) -> None:
-        until(lambda: len(self.names("done")) >= count, PATIENCE_S)
+        until(lambda: len(self.names("done")) >= count)
 
     def queue(self, name: str = "jobs") -> OpenQ:
         return self.app.queues.open(name)
 
     def until_started(self, count: int) -> None:
-        until(lambda: len(self.names("started")) >= count, PATIENCE_S)
+        until(lambda: len(self.names("started")) >= count)
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_several_processes_run_the_tasks(project: Project) -> None:
 
         assert len(processes(service)) == 2
         assert service.get("/readyz") == (200, "ready\n")
-        until(lambda: service.metric('openq_worker_jobs_total{task="mark"') == 50, PATIENCE_S)
+        until(lambda: service.metric('openq_worker_jobs_total{task="mark"') == 50)
         service.signal(signal.SIGTERM)
         assert service.wait() == 0
 
@@ -152,12 +153,12 @@ def test_the_jobs_of_a_killed_process_return_and_nothing_is_lost(project: Projec
             project.mark.send(number)
         victim = min(processes(service))
         os.kill(victim, signal.SIGKILL)
-        until(lambda: service.logged("killed by SIGKILL"), PATIENCE_S)
+        until(lambda: service.logged("killed by SIGKILL"))
         (project.folder / "go").touch()
 
         project.until_done(40)
-        until(lambda: len(processes(service)) == 2, PATIENCE_S)
-        until(lambda: service.get("/readyz")[0] == 200, PATIENCE_S)
+        until(lambda: len(processes(service)) == 2)
+        until(lambda: service.get("/readyz")[0] == 200)
         assert service.metric("openq_worker_process_restarts_total") == 1
 
     assert project.names("done") == {str(number) for number in range(40)}
@@ -173,7 +174,7 @@ def test_sigterm_finishes_what_runs_and_gives_back_the_rest_at_once(project: Pro
         service.signal(signal.SIGTERM)
 
         # The others are with no worker while the first one still runs.
-        until(lambda: project.queue().stats().ready == 3, PATIENCE_S)
+        until(lambda: project.queue().stats().ready == 3)
         assert service.get("/readyz") == (503, "not ready: stopping\n")
         assert service.process.poll() is None
         (project.folder / "go").touch()
@@ -188,7 +189,7 @@ def test_a_second_sigterm_gives_back_everything_at_once(project: Project) -> Non
         project.wait.send(1)
         project.until_started(1)
         service.signal(signal.SIGTERM)
-        until(lambda: service.logged("SIGTERM: "), PATIENCE_S)
+        until(lambda: service.logged("SIGTERM: "))
         service.signal(signal.SIGTERM)
         assert service.wait() == 0
 
@@ -207,19 +208,19 @@ def test_sighup_replaces_every_process_and_loses_nothing(project: Project) -> No
         for number in range(1, 100):
             project.mark.send(number)
         project.until_done(99)
-        until(lambda: len(processes(service) - old) == 2, PATIENCE_S)
+        until(lambda: len(processes(service) - old) == 2)
         # The job of an old process still runs; the other one has ended.
-        until(lambda: len(processes(service)) == 3, PATIENCE_S)
-        until(lambda: service.metric('openq_worker_processes{state="stopping"}') == 1, PATIENCE_S)
+        until(lambda: len(processes(service)) == 3)
+        until(lambda: service.metric('openq_worker_processes{state="stopping"}') == 1)
         project.mark.send(1000)
-        until(lambda: "1000" in project.names("done"), PATIENCE_S)
+        until(lambda: "1000" in project.names("done"))
         [made] = [path for path in (project.folder / "done").iterdir() if path.name.startswith("1000-")]
 
         assert made.read_text() == "22"
         assert service.get("/readyz")[0] == 200
         (project.folder / "go").touch()
         project.until_done(101)
-        until(lambda: not processes(service) & old, PATIENCE_S)
+        until(lambda: not processes(service) & old)
 
     assert project.queue().stats().ready == project.queue().stats().in_flight == 0
 
@@ -229,14 +230,14 @@ def test_a_restart_with_broken_code_keeps_the_old_processes(project: Project) ->
         old = processes(service)
         (project.folder / "shop.py").write_text("raise RuntimeError('broken')\n")
         service.signal(signal.SIGHUP)
-        until(lambda: service.logged("not restarted, the old processes keep running"), PATIENCE_S)
+        until(lambda: service.logged("not restarted, the old processes keep running"))
         project.mark.send(1)
         project.until_done(1)
 
         assert project.pids() == old
         project.write()
         service.signal(signal.SIGHUP)
-        until(lambda: processes(service) and not processes(service) & old, PATIENCE_S)
+        until(lambda: processes(service) and not processes(service) & old)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_an_application_that_cannot_be_loaded_ends_the_service_with_one_line(
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=PATIENCE_S,
+            timeout=WAIT_S,
         )
 
         assert ended.returncode == 1
@@ -277,16 +278,16 @@ def test_jobs_go_on_after_the_server_was_gone(tmp_path: Path) -> None:
         project = Project(tmp_path / "project", first.url)
         project.queue()
     with worker_without_server(project) as service:
-        until(lambda: service.logged("cannot start"), PATIENCE_S)
+        until(lambda: service.logged("cannot start"))
         with served(data, port=port):
             service.wait_ready()
             project.mark.send(1)
             project.until_done(1)
-        until(lambda: "cannot reach its broker" in service.get("/readyz")[1], PATIENCE_S)
+        until(lambda: "cannot reach its broker" in service.get("/readyz")[1])
         with served(data, port=port):
             project.mark.send(2)
             project.until_done(2)
-            until(lambda: service.get("/readyz")[0] == 200, PATIENCE_S)
+            until(lambda: service.get("/readyz")[0] == 200)
             service.signal(signal.SIGTERM)
             assert service.wait() == 0
             project.app.close()
@@ -313,7 +314,7 @@ def test_a_process_is_replaced_after_its_tasks(project: Project) -> None:
         for number in range(30):
             project.mark.send(number)
         project.until_done(30)
-        until(lambda: service.logged("is replaced: it has run"), PATIENCE_S)
+        until(lambda: service.logged("is replaced: it has run"))
         project.mark.send(30)
         project.until_done(31)
 
@@ -326,9 +327,7 @@ def test_a_job_over_its_hard_limit_ends_its_process(project: Project, task: str)
     with worker(project.folder, "shop:app", "--threads", "2", env=project.env) as service:
         getattr(project, task).send(1)
         project.until_started(1)
-        until(
-            lambda: service.logged("hard limit of 1 s" if task == "hang" else "does not respond"), PATIENCE_S
-        )
+        until(lambda: service.logged("hard limit of 1 s" if task == "hang" else "does not respond"))
         project.mark.send(2)
         project.until_done(1)
         if task == "hang":
@@ -347,7 +346,7 @@ def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:
         text=True,
         cwd=project.folder,
         env=env,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
     )
 
     assert ended.returncode == 1
@@ -361,8 +360,8 @@ def test_an_application_with_a_data_directory_restarts_in_turn(tmp_path: Path) -
         old = processes(service)
         project.write(schedule, version=2)
         service.signal(signal.SIGHUP)
-        until(lambda: processes(service) and not processes(service) & old, PATIENCE_S)
-        until(lambda: service.get("/readyz")[0] == 200, PATIENCE_S)
+        until(lambda: processes(service) and not processes(service) & old)
+        until(lambda: service.get("/readyz")[0] == 200)
         service.signal(signal.SIGTERM)
         assert service.wait() == 0
 
@@ -385,7 +384,7 @@ def test_reload_restarts_when_a_file_changes(project: Project) -> None:
     with worker(project.folder, "shop:app", "--reload", env=project.env) as service:
         old = processes(service)
         project.write(version=20)
-        until(lambda: processes(service) and not processes(service) & old, PATIENCE_S)
+        until(lambda: processes(service) and not processes(service) & old)
         project.mark.send(1)
         project.until_done(1)
 
@@ -401,6 +400,6 @@ def test_processes_end_by_themselves_when_their_supervisor_is_killed(project: Pr
         service.process.kill()
         (project.folder / "go").touch()
 
-        until(lambda: not processes(service) & alive, PATIENCE_S)
+        until(lambda: not processes(service) & alive)
 
     assert project.names("done") == {"1"}

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from openq import OpenQ
-from tests.serving import Served, served, until
-from tests.worker.service import PATIENCE_S, lines_of, worker
+from tests.serving import Served, served
+from tests.waiting import WAIT_S, until
+from tests.worker.service import lines_of, worker
 
 WAITS = "echo $$ >> started; until [ -e go ]; do sleep 0.05; done"
 
@@ -40,7 +41,7 @@ def openq(server: Served, *words: str) -> str:
         [sys.executable, "-m", "openq", *words, "--url", server.url],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -60,7 +61,7 @@ def test_a_worker_shows_what_it_runs(server: Served, jobs: OpenQ, tmp_path: Path
     message_id = jobs.publish("x")
 
     with worker(tmp_path, "--exec", WAITS, "--name", "shown", *flags(server, jobs)) as service:
-        until(lambda: workers(server, "shown") and workers(server, "shown")[0]["busy"] == 1, PATIENCE_S)
+        until(lambda: workers(server, "shown") and workers(server, "shown")[0]["busy"] == 1)
         [entry] = workers(server, "shown")
         listed = openq(server, "worker", "ls")
         shown = openq(server, "worker", "show", "shown")
@@ -69,9 +70,9 @@ def test_a_worker_shows_what_it_runs(server: Served, jobs: OpenQ, tmp_path: Path
         until(lambda: b'openq_worker_busy_slots{account="000000000000"} 1' in server.get("/metrics")[1])
         (tmp_path / "go").touch()
         jobs.publish("y")
-        until(lambda: workers(server, "shown")[0]["busy"] == 0, PATIENCE_S)
+        until(lambda: workers(server, "shown")[0]["busy"] == 0)
         done = b'outcome="done"} 2'
-        until(lambda: done in server.get("/metrics")[1], PATIENCE_S)
+        until(lambda: done in server.get("/metrics")[1])
         service.signal(signal.SIGTERM)
         assert service.wait() == 0
 
@@ -93,21 +94,21 @@ def test_a_worker_shows_what_it_runs(server: Served, jobs: OpenQ, tmp_path: Path
 
 def test_the_entry_of_a_killed_worker_vanishes(server: Served, jobs: OpenQ, tmp_path: Path) -> None:
     with worker(tmp_path, "--exec", "true", "--name", "killed", *flags(server, jobs)) as service:
-        until(lambda: len(workers(server, "killed")) == 1, PATIENCE_S)
+        until(lambda: len(workers(server, "killed")) == 1)
         [entry] = workers(server, "killed")
         os.kill(entry["pid"], signal.SIGKILL)
         # It is replaced: another process, another entry.
-        until(lambda: any(each["pid"] != entry["pid"] for each in workers(server, "killed")), PATIENCE_S)
-        until(lambda: all(each["pid"] != entry["pid"] for each in workers(server, "killed")), PATIENCE_S)
+        until(lambda: any(each["pid"] != entry["pid"] for each in workers(server, "killed")))
+        until(lambda: all(each["pid"] != entry["pid"] for each in workers(server, "killed")))
         service.signal(signal.SIGTERM)
         assert service.wait() == 0
 
 
 def test_a_quiet_worker_receives_nothing_more(server: Served, jobs: OpenQ, tmp_path: Path) -> None:
     with worker(tmp_path, "--exec", "cat >> seen", "--name", "quieted", *flags(server, jobs)) as service:
-        until(lambda: workers(server, "quieted"), PATIENCE_S)
+        until(lambda: workers(server, "quieted"))
         assert "1 process of quieted told to be quiet" in openq(server, "worker", "quiet", "quieted")
-        until(lambda: workers(server, "quieted")[0]["state"] == "quiet", PATIENCE_S)
+        until(lambda: workers(server, "quieted")[0]["state"] == "quiet")
         jobs.publish("x")
 
         assert "is quiet" in service.get("/readyz")[1]
@@ -120,16 +121,16 @@ def test_stop_ends_one_process_or_the_whole_service(server: Served, jobs: OpenQ,
     with worker(
         tmp_path, "--exec", WAITS, "--processes", "2", "--name", "ended", *flags(server, jobs)
     ) as service:
-        until(lambda: sum(entry["busy"] for entry in workers(server, "ended")) == 1, PATIENCE_S)
-        until(lambda: len(workers(server, "ended")) == 2, PATIENCE_S)
+        until(lambda: sum(entry["busy"] for entry in workers(server, "ended")) == 1)
+        until(lambda: len(workers(server, "ended")) == 2)
         _busy, idle = sorted(workers(server, "ended"), key=lambda entry: -entry["busy"])
         openq(server, "worker", "stop", idle["name"])
-        until(lambda: len(workers(server, "ended")) == 1, PATIENCE_S)
+        until(lambda: len(workers(server, "ended")) == 1)
 
         # It is not replaced, and the service goes on with the other one.
         assert service.get("/readyz")[0] == 200
         openq(server, "worker", "stop", "ended")
-        until(lambda: workers(server, "ended")[0]["state"] == "stopping", PATIENCE_S)
+        until(lambda: workers(server, "ended")[0]["state"] == "stopping")
         (tmp_path / "go").touch()
         assert service.wait() == 0
 
@@ -142,7 +143,7 @@ def test_an_unknown_worker_is_not_found(server: Served) -> None:
         [sys.executable, "-m", "openq", "worker", "stop", "nobody", "--url", server.url],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
     )
 
     assert ended.returncode == 3

@@ -32,8 +32,6 @@ def main(words: Sequence[str] | None = None) -> int:
     if rest[:1] in (["-h"], ["--help"]):
         print(group_help(path, command), end="")
         return OK
-    if command.default:
-        return _parse_and_run([*path, command.default], command.commands[command.default], rest)
     if rest:
         say(misplaced_option(path, rest) if rest[0].startswith("-") else unknown_command(path, rest[0]))
     else:
@@ -50,6 +48,9 @@ def find_command(words: Sequence[str]) -> tuple[list[str], Command]:
             break
         command = load(word) if command is ROOT else command.commands[word]
         path.append(word)
+    # `openq worker module:app` means `openq worker run module:app`.
+    if command.default and words[len(path) :] and words[len(path)] not in ("-h", "--help"):
+        command = command.commands[command.default]
     return path, command
 
 

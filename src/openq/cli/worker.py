@@ -28,8 +28,8 @@ def read_options(options: Namespace) -> ServiceOptions:
         raise UsageError(
             "give one of MODULE:APP, --exec and --http"
             if given
-            else "what to run? give MODULE:APP, --exec "
-            "or --http, or set OPENQ_WORKER_APP; see `openq worker --help`"
+            else "nothing to run: give MODULE:APP, --exec or --http, or set OPENQ_WORKER_APP; see "
+            "`openq worker run --help`"
         )
     if app is not None and ":" not in app:
         close = get_close_matches(app, _COMMANDS, 1)
@@ -50,6 +50,7 @@ def read_options(options: Namespace) -> ServiceOptions:
         target=target,
         processes=options.processes,
         threads=options.threads,
+        coroutines=options.coroutines,
         prefetch=options.prefetch,
         grace_s=options.grace,
         max_tasks=options.max_tasks,

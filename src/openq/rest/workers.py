@@ -41,6 +41,7 @@ class CommandReply(ReplyBody, kw_only=True):
     "workers",
     permission="peek",
     scope="each",
+    sqs_actions=("GetQueueAttributes",),
     summary="List the processes of workers, and the jobs that they run",
     reply=WorkerList,
 )
@@ -53,6 +54,7 @@ def show_workers(call: RestCall) -> None:
     "workers/{name}",
     permission="peek",
     scope="worker",
+    sqs_actions=("GetQueueAttributes",),
     summary="Show a worker: its processes, or one of them",
     reply=WorkerList,
 )
@@ -65,6 +67,7 @@ def show_worker(call: RestCall) -> None:
     "workers/{name}/quiet",
     permission="manage",
     scope="worker",
+    sqs_actions=("SetQueueAttributes",),
     summary="Let a worker finish what it runs, and receive nothing more",
     reply=CommandReply,
 )
@@ -77,6 +80,7 @@ def quiet_worker(call: RestCall) -> None:
     "workers/{name}/stop",
     permission="manage",
     scope="worker",
+    sqs_actions=("SetQueueAttributes",),
     summary="Let a worker finish what it runs within its grace period, and end",
     reply=CommandReply,
 )
@@ -87,7 +91,7 @@ def stop_worker(call: RestCall) -> None:
 
 def _visible(call: RestCall) -> list[WorkerEntry]:
     found = list_workers(call.broker.kv, call.qualified(WORKERS, "bucket"))
-    return [entry for entry in found if any(call.may("peek", queue, ()) for queue in entry.queues)]
+    return [entry for entry in found if any(call.may("peek", queue) for queue in entry.queues)]
 
 
 def _named(call: RestCall) -> list[WorkerEntry]:
@@ -101,7 +105,7 @@ def _named(call: RestCall) -> list[WorkerEntry]:
 def _command(call: RestCall, command: str) -> CommandReply:
     entries = _named(call)
     for queue in sorted({queue for entry in entries for queue in entry.queues}):
-        call.require("manage", queue, ())
+        call.require("manage", queue)
     puts = [
         KvPut(
             entry.name,

@@ -39,10 +39,12 @@ class AppRunner:
     ) -> None:
         self._app = app
         self._on_hard_timeout = on_hard_timeout
+        self._has_coroutines = any(task.is_coroutine for task in app.tasks.values())
         self._worker = Worker(
             app,
             dict(options.queues) or None,
             threads=options.threads,
+            coroutines=options.coroutines,
             prefetch="auto" if options.prefetch is None else options.prefetch,
             name=name,
             on_hard_timeout=self._exceeded,
@@ -72,7 +74,7 @@ class AppRunner:
         found = self._worker.snapshot()
         return {
             "queues": found.queues,
-            "slots": found.threads,
+            "slots": found.threads + (self._worker.coroutines if self._has_coroutines else 0),
             "connected": not found.is_unreachable,
             "running": [
                 {

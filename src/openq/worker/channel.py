@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import threading
 from typing import Any
@@ -50,6 +51,9 @@ class Channel:
             except OSError:
                 return False
         return True
+
+    def is_readable(self) -> bool:
+        return bool(select.select([self._sock], [], [], 0)[0])
 
     def receive(self) -> list[Event]:
         """The messages that one read brings; empty if there is no whole one, or if the channel has ended.

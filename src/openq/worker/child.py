@@ -82,8 +82,9 @@ class WorkerProcess:
         if app is None and self._options.app is not None:
             app = load_object(self._options.app)
             self._files = source_files()  # the template has not imported them
+        runner = make_runner(self._options, self._name, app, self._on_hard_timeout)
         self._target = describe_target(self._options, app)
-        return make_runner(self._options, self._name, app, self._on_hard_timeout)
+        return runner
 
     def _send_ready(self, runner: Runner) -> None:
         self._channel.send(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 DEFAULT_THREADS = 8
+DEFAULT_COROUTINES = 100
 DEFAULT_GRACE_S = 30.0
 
 
@@ -35,6 +36,7 @@ class ServiceOptions:
     target: TargetOptions = field(default_factory=TargetOptions)
     processes: int = 1
     threads: int = DEFAULT_THREADS
+    coroutines: int = DEFAULT_COROUTINES
     prefetch: int | None = None  # None: fitted to how long the tasks take
     grace_s: float = DEFAULT_GRACE_S
     max_tasks: int | None = None

@@ -37,6 +37,7 @@ TICK_S = 0.5
 KILL_AFTER_S = 10.0  # for a process to end by itself after its grace period
 RELEASE_S = 5.0  # the same after a second signal
 MAX_IMPORT_FAILURES = 3  # in a row, of processes that died while they loaded the application
+MAX_START_FAILURES = 5  # in a row, of processes that died before the service was ready
 HEALTHY_S = 10.0  # a process that ran this long has not failed at its start
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -73,6 +74,7 @@ class Supervisor:
         self.is_exclusive = options.target.path is not None and options.app is None
         self.where = ""
         self._import_failures = 0
+        self._template_at: tuple[float, bool] | None = None  # when the next template starts, and its preload
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -94,9 +96,7 @@ class Supervisor:
         previous_fd = signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
         self.add_reader(wakeup, lambda: self._on_signals(wakeup.recv(64)))
         try:
-            self._template = self._start_template(
-                True if self.options.preload is None else self.options.preload
-            )
+            self._template = self._start_template(self._wants_preload)
             while self._exit_code is None:
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
@@ -120,6 +120,9 @@ class Supervisor:
             if slot.start_at is not None and slot.start_at <= now:
                 slot.start_at = None
                 self._fill(slot)
+        if self._template_at is not None and self._template_at[0] <= now and not self.is_stopping:
+            preload, self._template_at = self._template_at[1], None
+            self._template = self._start_template(preload)
         for handle in list(self._handles):
             self._check(handle, now)
         for timer in self._timers:
@@ -204,6 +207,10 @@ class Supervisor:
         for handle in self._handles:
             handle.quiet()
 
+    @property
+    def _wants_preload(self) -> bool:
+        return self.options.preload is not False
+
     # -- templates ----------------------------------------------------------------------------
 
     def _start_template(self, preload: bool) -> TemplateProcess:
@@ -285,12 +292,15 @@ class Supervisor:
             self._retry_template(template, f"the template process {what} ({_fate(template.exit_code())})")
 
     def _retry_template(self, template: TemplateProcess, error: str) -> None:
+        """Processes that still run need no template: they go on while it is tried again."""
         self._import_failures = 0 if template.has_imported else self._import_failures + 1
-        if self._import_failures >= MAX_IMPORT_FAILURES:
+        if self._import_failures >= MAX_IMPORT_FAILURES and not self._handles:
             self._fail(error)
             return
-        log.error("%s; trying again", error)
-        self._template = self._start_template(template.preload)
+        delay = self._backoff.after(self._import_failures + 1)
+        log.error("%s; trying again in %g s", error, delay)
+        self._template = None
+        self._template_at = (time.monotonic() + delay, template.preload)
 
     def _drop_next(self) -> None:
         if self._next is not None:
@@ -382,7 +392,7 @@ class Supervisor:
             return
         self._drop_next()
         self._to_replace.clear()
-        self._next = self._start_template(True if self.options.preload is None else self.options.preload)
+        self._next = self._start_template(self._wants_preload)
 
     def _replace_next(self) -> None:
         """Go on with a rolling restart: one slot at a time."""
@@ -423,9 +433,11 @@ class Supervisor:
             self.stop("all processes are stopped")
 
     def _ended(self, handle: WorkerHandle, code: int | None) -> None:
+        # What it said last. Not to the end of the channel: a process that a task forked may keep it open.
+        while not handle.channel.ended and handle.channel.is_readable():
+            self._on_process(handle)
         if not handle.channel.ended:
-            while not handle.channel.ended:  # what it said last
-                self._on_process(handle)
+            self.remove_reader(handle.channel)
         handle.channel.close()
         self._handles.discard(handle)
         self.totals.add(stats_of(handle.snapshot, handle.name))
@@ -459,6 +471,9 @@ class Supervisor:
             log.error("not restarted, the old processes keep running: %s", handle.failure or _fate(code))
             self._to_replace.clear()
             self._drop_next()
+            return
+        if not self._is_announced and slot.failures >= MAX_START_FAILURES:
+            self._fail(f"{self.options.what}: its processes end while they start ({_fate(code)})")
             return
         is_early = not self._is_announced or slot.failures >= MAX_IMPORT_FAILURES
         if code == EXIT_NOT_LOADED and handle.failure is not None and is_early:

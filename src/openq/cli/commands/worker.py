@@ -33,7 +33,8 @@ COMMANDS = {
                 help="run the tasks of an application, a program or an HTTP endpoint for each message",
                 run="worker:run",
                 examples=(
-                    ("openq worker shop.tasks:app", "the object `app` of the module shop.tasks"),
+                    ("openq worker run shop.tasks:app", "the object `app` of the module shop.tasks"),
+                    ("openq worker shop.tasks:app", "the same"),
                     (
                         "openq worker shop.tasks:app --processes 4 --threads 8 --queues mail,orders:2",
                         "orders get twice the turns of mail",
@@ -91,6 +92,14 @@ COMMANDS = {
                         type=positive,
                         default=8,
                         help="jobs that each process runs at once (default 8)",
+                    ),
+                    Option(
+                        "--coroutines",
+                        group=_LIMITS,
+                        metavar="N",
+                        type=positive,
+                        default=100,
+                        help="coroutines that each process runs at once, besides its threads (default 100)",
                     ),
                     Option(
                         "--prefetch",
