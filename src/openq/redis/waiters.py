@@ -223,12 +223,15 @@ class WaiterService:
         self._bound.add(view.number)
         self.start()
 
+    def _is_running_or_over(self) -> bool:
+        return self._started or self._stopping
+
     def start(self) -> None:
-        if self._started or self._stopping:
+        if self._is_running_or_over():
             return
         with self._starting:
-            if self._started or self._stopping:
-                return
+            if self._is_running_or_over():
+                return  # another thread was quicker
             store = self._store
             self._listener = PubSubListener(
                 store.address, store.calls.any_host, self._on_message, self._on_subscribed

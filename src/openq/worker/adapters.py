@@ -173,7 +173,7 @@ def describe_target(options: ServiceOptions, app: Any) -> dict[str, Any]:
     target = options.target.keywords() if app is None else app.queues.target
     url, path = target.get("url"), target.get("path")
     if url is not None:
-        from ..config import without_password
+        from ..parsing import without_password
 
         return {"where": without_password(str(url)), "exclusive": False}
     return {"where": "memory" if path is None else os.fspath(path), "exclusive": True}
