@@ -34,12 +34,16 @@ from tests.crash.redis import CAMPAIGN_ROUNDS, SCENARIOS
 from tests.crash.schedules import ScheduleLoop
 from tests.crash.seeds import chosen_seed
 from tests.crash.server_loop import ServerLoop
+from tests.crash.worker import VICTIMS as WORKER_VICTIMS
+from tests.crash.worker import WorkerLoop
 from tests.redis.servers import versions
 
 MUTANTS = 20_000
 KILLS = 200
 POWER_CUTS = 100
 PIPELINE_KILLS = 50
+WORKER_KILLS = 200
+WORKER_JOBS = 100_000
 
 Result = tuple[str, str]  # what was done, and the complaint, empty if there is none
 
@@ -64,6 +68,7 @@ class Campaign:
             ("server-power", self.server_power_cuts()),
             ("schedules", self.schedule_kills()),
             ("pipeline", self.pipeline_kills()),
+            ("worker", self.worker_kills()),
             ("redis", self.redis_faults()),
             ("model of a power cut", self.model_cuts()),
             ("every call", self.every_call()),
@@ -133,6 +138,15 @@ class Campaign:
             loop = PipelineLoop(self._fresh(self._disk), seed, messages=10_000, limit=500)
             complaint = loop.run([chance.choice(KILLED) for _ in range(each)])
             yield f"{each} kills, seed {seed}: {dict(loop.killed)}, 10,000 messages each way", complaint
+
+    def worker_kills(self, each: int = 20) -> Iterator[Result]:
+        for n in range(WORKER_KILLS // each):
+            seed = self._seed + n
+            chance = random.Random(seed)
+            broker = "redis" if n % 2 and versions() else "journal"
+            loop = WorkerLoop(self._fresh(self._disk), seed, broker, WORKER_JOBS * each // WORKER_KILLS)
+            complaint = loop.run([chance.choice(WORKER_VICTIMS) for _ in range(each)])
+            yield f"{each} kills on {broker}, seed {seed}: {dict(loop.killed)}", complaint
 
     def redis_faults(self, each: int = 5) -> Iterator[Result]:
         if not versions():

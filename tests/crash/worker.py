@@ -9,6 +9,7 @@ limit was exceeded, and every due time of a schedule has one message.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import signal
@@ -25,6 +26,7 @@ from typing import Any, Protocol
 
 from openq import OpenQ
 from openq.errors import OpenQError
+from openq.worker import group
 from tests.isolation import with_tests
 from tests.redis.servers import FORCED
 from tests.redis.servers import Server as RedisServer
@@ -33,6 +35,7 @@ from tests.waiting import until
 from tests.worker.service import WorkerService
 
 VICTIMS = ("process", "service", "broker")
+APP = "tests.crash.worker_app"
 QUEUES = ("jobs", "coroutines", "limited", "ticks")
 EVERY_S = 1.0
 MAX_DRAIN_S = 900
@@ -101,7 +104,19 @@ class WorkerLoop:
         self.killed: Counter[str] = Counter()
         for name in ("charges", "slots"):
             (folder / name).mkdir()
-        os.environ["CRASH_FOLDER"], os.environ["CRASH_URL"] = str(folder), self._broker.url
+        self._env = {**with_tests(), "CRASH_FOLDER": str(folder), "CRASH_URL": self._broker.url}
+        self._tasks = self._import_app()
+
+    def _import_app(self) -> Any:
+        """The tasks, to send jobs. The module reads its target when it is imported: each loop has its own."""
+        before = dict(os.environ)
+        os.environ.update(self._env)
+        sys.modules.pop(APP, None)
+        try:
+            return importlib.import_module(APP)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -126,9 +141,9 @@ class WorkerLoop:
     def _serve(self) -> None:
         self._service = WorkerService(
             self._folder,
-            "tests.crash.worker_app:app",
+            f"{APP}:app",
             *("--processes", str(self._processes), "--threads", "4"),
-            env=with_tests(),
+            env=self._env,
         )
 
     @contextmanager
@@ -144,10 +159,7 @@ class WorkerLoop:
 
     def _send(self) -> None:
         """Jobs of every kind in turn, also while the broker is down: a send is repeated until it is there."""
-        from openq.worker import group
-
-        from . import worker_app as tasks
-
+        tasks = self._tasks
         kinds = tasks.KINDS
         for number in range(self._jobs):
             self._sent = number
@@ -212,8 +224,7 @@ class WorkerLoop:
     # -- judging ------------------------------------------------------------------------------------
 
     def _complaints(self) -> Iterator[str]:
-        from . import worker_app as tasks
-
+        tasks = self._tasks
         effects = self._effects()
         done: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for kind, number, _ in effects:
