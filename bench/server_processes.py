@@ -219,7 +219,7 @@ class Granian(ServerProcess):
 
     @classmethod
     def obtain(cls) -> None:
-        _pip("granian", "granian", "uvloop")
+        pip_install("granian", "granian", "uvloop")
 
     def argv(self) -> list[str]:
         options = (
@@ -280,7 +280,7 @@ class MiniStack(ServerProcess):
 
     @classmethod
     def obtain(cls) -> None:
-        _pip("ministack", "ministack")
+        pip_install("ministack", "ministack")
 
     def argv(self) -> list[str]:
         return [sys.executable, "-m", "ministack"]
@@ -301,7 +301,7 @@ class Moto(ServerProcess):
 
     @classmethod
     def obtain(cls) -> None:
-        _pip("moto", "moto[server]")
+        pip_install("moto", "moto[server]")
 
     def argv(self) -> list[str]:
         return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
@@ -313,7 +313,7 @@ class Moto(ServerProcess):
 RIVALS: list[type[ServerProcess]] = [FauxQs, ElasticMq, MiniStack, Moto]
 
 
-def _pip(name: str, *packages: str) -> None:
+def pip_install(name: str, *packages: str) -> None:
     call = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _install(name, lambda folder: [*call, "--target", folder, *packages])
 

@@ -1,0 +1,39 @@
+"""Jobs sent one by one from one thread, each on disk when `send` returns: against Celery on RabbitMQ.
+
+Celery waits for the confirm of each job (`confirm_publish`). Its queue is durable, its messages persistent.
+"""
+
+from __future__ import annotations
+
+from .amqp_processes import RabbitMq
+from .harness import BenchTarget, ChildProcess, Run, alternate, faster_by
+from .server_processes import NotAvailable, OpenQ
+from .server_rounds import started
+from .worker_common import BENCH, obtain_rivals
+from .worker_ours import OpenQSender
+from .worker_rivals import CeleryOnRabbitMq
+
+TARGET = BenchTarget(floor=3, aim=6)
+
+
+def run(run: Run) -> None:
+    try:
+        rivals = obtain_rivals()
+        RabbitMq.obtain()
+    except NotAvailable as absent:
+        run.log(f"{BENCH}: NOT COMPARED WITH Celery on RabbitMQ: {absent}. Left out: jobs sent")
+        return
+    ours, theirs = (1_000, 500) if run.quick else (5_000, 2_000)
+    openq, rabbit = OpenQ(run.folder("openq"), durable=True), RabbitMq(run.folder("rabbitmq"))
+    with started(openq, rabbit):
+        for where, target, bar in (
+            ("durable server", {"url": f"http://127.0.0.1:{openq.port}"}, TARGET),
+            ("embedded on a path", {"path": run.folder("path")}, None),
+        ):
+            match = alternate(
+                ChildProcess(OpenQSender, ours, target),
+                ChildProcess(CeleryOnRabbitMq, rivals, rabbit.port, theirs),
+                run.rounds(5),
+            )
+            what = f"jobs sent one by one from one thread, {where}"
+            run.emit(faster_by(BENCH, what, "Celery on RabbitMQ, with confirms", match, bar))

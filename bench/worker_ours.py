@@ -1,0 +1,73 @@
+"""OpenQ's side: the worker in the process that measures it, and a sender."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .harness import Lap
+from .worker_common import THREADS, hold, nothing, wait_until
+
+QUEUE = "bench"
+_BATCH = 1_000
+
+
+class OpenQWorker:
+    """`target` has the keywords of `App`: `url` or `path`."""
+
+    def __init__(self, target: dict[str, Any]) -> None:
+        from openq.worker import App, Worker
+
+        self._app = App(**target)
+        self._nothing = self._app.task(queue=QUEUE)(nothing)
+        # In a queue of its own: a worker takes nothing ahead from a queue whose jobs are long.
+        self._hold = self._app.task(queue=f"{QUEUE}-hold")(hold)
+        self._worker = Worker(self._app, threads=THREADS)
+        self._worker.start()
+        self._queue = self._app.queues.open(QUEUE)
+
+    def send_hold(self) -> None:
+        self._hold.send()
+
+    def fill(self, count: int) -> None:
+        """The messages of `send`, many at a time: filling is not measured."""
+        name = self._nothing.name
+        for start in range(0, count, _BATCH):
+            numbers = range(start, min(start + _BATCH, count))
+            self._queue.publish_many(
+                [{"body": f'{{"args":[{number}],"kwargs":{{}}}}', "message_type": name} for number in numbers]
+            )
+
+    def settle(self) -> None:
+        def is_empty() -> bool:
+            stats = self._queue.stats()
+            return not stats.ready and not stats.in_flight
+
+        wait_until(is_empty, "the acks")
+
+    def close(self) -> None:
+        self._worker.stop()
+        self._app.close()
+
+
+class OpenQSender:
+    """Only sends, one by one, each durable when `send` returns. The queue is emptied between laps."""
+
+    def __init__(self, count: int, target: dict[str, Any]) -> None:
+        from openq.worker import App
+
+        self._app = App(**target)
+        self._task = self._app.task(queue=QUEUE)(nothing)
+        self._count = count
+
+    def lap(self, given: Any) -> Lap:
+        send = self._task.send
+        wall, cpu = time.perf_counter(), time.process_time()
+        for number in range(self._count):
+            send(number)
+        done = Lap(self._count, time.perf_counter() - wall, time.process_time() - cpu)
+        self._app.queues.open(QUEUE).purge()
+        return done
+
+    def close(self) -> None:
+        self._app.close()
