@@ -1,8 +1,10 @@
-"""OpenQ's side: the worker in the process that measures it, and a sender."""
+"""OpenQ's side: the worker in the process that measures it, and the senders."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from .harness import Lap
@@ -71,3 +73,36 @@ class OpenQSender:
 
     def close(self) -> None:
         self._app.close()
+
+
+class OpenQAsyncSender:
+    """Sends from one thread too, with `asend` of many coroutines: those that wait at once share a sync."""
+
+    CALLERS = 50
+
+    def __init__(self, count: int, target: dict[str, Any]) -> None:
+        from openq.worker import App
+
+        self._app = App(**target)
+        self._task = self._app.task(queue=QUEUE)(nothing)
+        self._count = count
+        self._runner = asyncio.Runner()
+
+    def lap(self, given: Any) -> Lap:
+        wall, cpu = time.perf_counter(), time.process_time()
+        self._runner.run(self._send_all())
+        done = Lap(self._count, time.perf_counter() - wall, time.process_time() - cpu)
+        self._app.queues.open(QUEUE).purge()
+        return done
+
+    async def _send_all(self) -> None:
+        numbers = iter(range(self._count))
+        await asyncio.gather(*(self._send(numbers) for _ in range(self.CALLERS)))
+
+    async def _send(self, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            await self._task.asend(number)
+
+    def close(self) -> None:
+        self._app.close()
+        self._runner.close()

@@ -12,7 +12,7 @@ from typing import Any
 from .harness import Lap
 from .server_processes import ROOT, ServerProcess
 from .worker_common import THREADS, use_rivals
-from .worker_stamps import OPENQ_URL, REDIS_PORT, STAMPS, Stamp, read_stamps
+from .worker_stamps import OPENQ_URL, QUEUE, REDIS_PORT, STAMPS, Stamp, read_stamps, stamp
 
 Send = Callable[[int], object]  # sends a job with the time of sending
 PAUSE_S = (0.05, 0.15)  # between two jobs: the worker is idle again, and has been for a while
@@ -91,17 +91,19 @@ class DramatiqService(WorkerService):
 
     def env(self) -> Mapping[str, str]:
         return {
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{self._rivals}",
+            "PYTHONPATH": _python_path(self._rivals),
             REDIS_PORT: str(self._redis_port),
             STAMPS: self.stamps_path,
         }
 
     def open_sender(self) -> Send:
         use_rivals(self._rivals)
-        os.environ[REDIS_PORT] = str(self._redis_port)
-        from . import worker_app_dramatiq
+        import dramatiq
+        from dramatiq.brokers.redis import RedisBroker
 
-        return worker_app_dramatiq.task.send
+        broker = RedisBroker(host="127.0.0.1", port=self._redis_port)
+        send: Send = dramatiq.actor(stamp, broker=broker, queue_name=QUEUE).send
+        return send
 
 
 class OpenQService(WorkerService):
@@ -116,10 +118,14 @@ class OpenQService(WorkerService):
         return [sys.executable, "-m", "openq", "worker", "bench.worker_app_openq:app", *sizes]
 
     def env(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(ROOT), OPENQ_URL: self._url, STAMPS: self.stamps_path}
+        return {"PYTHONPATH": _python_path(), OPENQ_URL: self._url, STAMPS: self.stamps_path}
 
     def open_sender(self) -> Send:
-        os.environ[OPENQ_URL] = self._url
-        from . import worker_app_openq
+        from openq.worker import App
 
-        return worker_app_openq.task.send
+        return App(url=self._url).task(queue=QUEUE)(stamp).send
+
+
+def _python_path(*folders: str) -> str:
+    """The benches, then the folders, then what the environment says."""
+    return os.pathsep.join([str(ROOT), *folders, *filter(None, [os.environ.get("PYTHONPATH")])])
