@@ -11,7 +11,6 @@ from typing import Any
 
 from ..clock import Clock
 from ..errors import Closed, InvalidSetting
-from ..local.broker import LocalBroker
 from ..model import QueueSettings
 from .heartbeat import Heartbeat
 from .interface import LibraryBroker
@@ -134,7 +133,13 @@ def _in_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="openq-close", daemon=True).start()
 
 
+# The broker of this process is imported late: with its engine and journal it takes a third of the memory of a
+# small program, which needs none of it when its queues are on a server or in Redis.
+
+
 def open_memory(clock: Clock | None) -> BrokerHandle:
+    from ..local.broker import LocalBroker
+
     return BrokerHandle(LocalBroker(clock=clock))
 
 
@@ -144,6 +149,8 @@ def wrap_broker(broker: LibraryBroker) -> BrokerHandle:
 
 
 def open_directory(path: str | os.PathLike[str], clock: Clock | None) -> BrokerHandle:
+    from ..local.broker import LocalBroker
+
     real = os.path.realpath(path)
     handle = open_shared(real, lambda: BrokerHandle(LocalBroker(real, clock=clock), real))
     if clock is not None and clock is not handle.broker.clock:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..clock import Clock
 from ..errors import Closed, InvalidSetting, OpenQError
-from ..local.broker import LocalBroker
 from . import checks
 from .codecs import Codec
 from .core import QueueCore
@@ -199,7 +198,7 @@ def _open_local(target: Target, dlq: QueueCore | None) -> BrokerHandle:
         raise InvalidSetting("storage='memory' keeps nothing on disk: leave out path, or storage")
     if path is not None:
         path = checks.file_path(path)
-    if broker is not None and not (isinstance(broker, LocalBroker) or _waits(broker)):
+    if broker is not None and not (_waits(broker) or _is_local(broker)):
         raise InvalidSetting(f"broker must be a LocalBroker or a RedisBroker, not {broker!r}")
     _check_clock(clock)
     if dlq is not None:
@@ -213,6 +212,12 @@ def _open_local(target: Target, dlq: QueueCore | None) -> BrokerHandle:
     if storage == "journal":
         raise InvalidSetting("storage='journal' needs a path")
     return open_memory(clock)
+
+
+def _is_local(broker: LibraryBroker) -> bool:
+    from ..local.broker import LocalBroker
+
+    return isinstance(broker, LocalBroker)
 
 
 def _check_clock(clock: Clock | None) -> None:
