@@ -12,10 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import InvalidSetting, OpenQError
-from ..journal.file_journal import Journal
 from ..journal.format import (
     BLOCK_BYTES,
     HEADER_BYTES,
@@ -25,9 +24,12 @@ from ..journal.format import (
     segment_of,
     unpack_header,
 )
-from ..journal.segments import SegmentInfo
 from ..model import check_name
 from .state_file import StateFile, read_field, read_number
+
+if TYPE_CHECKING:
+    from ..journal.file_journal import Journal
+    from ..journal.segments import SegmentInfo
 
 log = logging.getLogger("openq")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..engine.engine import Engine
 from ..engine.queue import QueueState
 from ..engine.records import (
     ACK,
@@ -32,10 +31,13 @@ from ..engine.records import (
 from ..engine.routing import is_default
 from ..engine.rules import own_seq
 from ..errors import HistoryUnavailable, JournalDamaged
-from ..journal.file_journal import Journal
 from ..model import DeliveryOptions, Draft, Properties, QueueSettings
 from . import timeline
 from .interface import TimelineStep
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
+    from ..journal.file_journal import Journal
 
 
 @dataclass(frozen=True, slots=True)

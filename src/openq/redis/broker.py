@@ -17,9 +17,9 @@ Each event loop has a broker of its own (`on_loop`), whose parts use the connect
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..broker.history_source import HistorySource
 from ..broker.interface import Listener, LoopSession, Storage
@@ -44,6 +44,9 @@ from .store import RedisStore, StoreState
 from .subscriptions import RedisSubscriptions
 from .upkeep import Upkeep
 from .waiters import WaiterService, WaiterServiceRef
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class RedisBroker:

@@ -6,12 +6,14 @@ its own part of the reply arrives.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .net import greenlets
 from .registry import CachedQueue
+
+if TYPE_CHECKING:
+    import asyncio
 
 Callback = Callable[[Any], None]
 # Takes all arguments of a batch, one item per caller, and returns as many answers.

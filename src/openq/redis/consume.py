@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..broker.interface import Receipt
 from ..broker.subscriptions import check_consumer
@@ -26,6 +25,9 @@ from .registry import CachedQueue
 from .store import RedisStore, chunks
 from .upkeep import Upkeep
 from .waiters import WATCH_MS, WaiterServiceRef
+
+if TYPE_CHECKING:
+    import asyncio
 
 _PAGE = 1000  # receipts in one call
 _MAX_NUMBER = 1 << 53
@@ -98,9 +100,11 @@ class Receiver:
     async def _received(
         self, future: asyncio.Future[list[Delivery]], release: Callable[[list[Delivery]], None]
     ) -> list[Delivery]:
+        from asyncio import CancelledError
+
         try:
             return await future
-        except asyncio.CancelledError:
+        except CancelledError:
             # The deliveries may have arrived at the moment of the cancellation.
             if future.done() and not future.cancelled() and future.exception() is None:
                 release(future.result())

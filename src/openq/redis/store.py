@@ -9,7 +9,6 @@ it found damaged messages.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -17,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..broker.damage import FOUND, LOST, SET_ASIDE, DamageRegister
 from ..broker.interface import Listener
@@ -36,6 +35,9 @@ from .net.url import Address
 from .registry import CachedQueue, Registry
 from .safety import SafetyReport, refuse_unsafe
 from .server_check import check_servers
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger("openq.redis")
 

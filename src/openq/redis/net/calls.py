@@ -6,25 +6,29 @@ if it was not sent, if the server replied that it did nothing, or if the caller 
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openq.errors import NotReplicated, OpenQError, StoreError, StoreUnavailable
 from openq.redis.net import greenlets
 from openq.redis.net.connection import Backoff, PendingCommands, ThreadConnection
 from openq.redis.net.copies import READ_COMMANDS, WriteMark
-from openq.redis.net.loop_connection import LoopConnection, ReplyCollector
 from openq.redis.net.nodes import Node, make_nodes
 from openq.redis.net.resp import CommandRefused, pack
 from openq.redis.net.url import Address, Host
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from openq.redis.net.loop_connection import LoopConnection
+
+    Connection = ThreadConnection | LoopConnection
+
 Arguments = tuple[bytes | str | int, ...]
-Connection = ThreadConnection | LoopConnection
 
 ASKING = pack(("ASKING",))
 
@@ -155,7 +159,7 @@ class Calls:
     def after_copies(self, callback: Callable[[OpenQError | None], None]) -> None:
         """Like `wait_for_copies`, but calls `callback(error or None)`; on the loop later, not blocking."""
         try:
-            if self._loop is None or asyncio._get_running_loop() is not self._loop:
+            if self._loop is None or not greenlets.is_running(self._loop):
                 self.wait_for_copies()
             elif self._counts_writes and (
                 marks := self._unconfirmed_marks(self._current_task(), on_loop=True)
@@ -392,6 +396,8 @@ class Calls:
             except NotReplicated as reopened:
                 error = reopened
             callback(error)
+
+        from openq.redis.net.loop_connection import LoopConnection, ReplyCollector
 
         collector = ReplyCollector(len(marks), answered)
         for connection in marks:

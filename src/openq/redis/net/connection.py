@@ -12,19 +12,21 @@ import os
 import random
 import select
 import socket
-import ssl
 import struct
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openq.errors import NotReplicated, StoreError, StoreUnavailable
 from openq.redis.net.copies import ConfirmRequest, Copies, ReplicaFloor, WriteMark
 from openq.redis.net.resp import INCOMPLETE, handshake, new_reader, pack
 from openq.redis.net.url import Address, Host
+
+if TYPE_CHECKING:
+    import ssl
 
 CONNECT_S = 2.0
 # After this time without a reply a server may have been replaced: `on_stall` queries other servers.

@@ -7,14 +7,16 @@ that never waits costs one switch in and one out: no task, no loop iteration.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
+
+if TYPE_CHECKING:
+    import asyncio
 
 Result = TypeVar("Result")
 DoneCallback = Callable[[Any, BaseException | None], None]
@@ -22,6 +24,19 @@ DoneCallback = Callable[[Any, BaseException | None], None]
 log = logging.getLogger("openq.redis")
 
 _PENDING = object()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    import asyncio  # imported late: a program without an event loop does without its memory
+
+    return asyncio.get_running_loop()
+
+
+def is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the caller is on this loop."""
+    import asyncio
+
+    return asyncio._get_running_loop() is loop
 
 
 class _IdleTasks(threading.local):
@@ -46,7 +61,7 @@ class GreenletTask(greenlet):  # type: ignore[misc]
         self._idle = _idle.tasks
 
     def start(self, work: Callable[..., Any], args: tuple[Any, ...], done: DoneCallback | None) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop = _running_loop()
         self.marks = {}
         # As in a task, context variables set by the work stay local; it reads those of its starter.
         self.gr_context = contextvars.copy_context()
@@ -125,7 +140,7 @@ async def run(work: Callable[..., Result], *args: Any) -> Result:
 
     _start_task(work, args, done)
     if not outcome:
-        future = asyncio.get_running_loop().create_future()
+        future = _running_loop().create_future()
         await future
     result, error = outcome
     if error is not None:

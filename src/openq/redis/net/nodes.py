@@ -6,22 +6,25 @@ loops from waiting. `node_for` never blocks.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
 from binascii import crc_hqx
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from openq.errors import StoreError, StoreUnavailable
 from openq.redis.net.connection import ThreadConnection
 from openq.redis.net.copies import ReplicaFloor
-from openq.redis.net.loop_connection import LoopConnection
 from openq.redis.net.resp import CommandRefused
 from openq.redis.net.topology import find_master, read_slots
 from openq.redis.net.url import Address, Host
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from openq.redis.net.loop_connection import LoopConnection
 
 SLOTS = 16384
 # Many callers fail at the same moment; one refresh is enough for all of them.
@@ -45,9 +48,11 @@ class Node:
         context = address.ssl_context()
         floor = floor or ReplicaFloor()
         self.threads = ThreadConnection(address, host, context, floor, on_stall)
-        self.on_loop = (
-            LoopConnection(address, host, loop, context, floor, on_stall) if loop is not None else None
-        )
+        self.on_loop: LoopConnection | None = None
+        if loop is not None:
+            from openq.redis.net.loop_connection import LoopConnection
+
+            self.on_loop = LoopConnection(address, host, loop, context, floor, on_stall)
 
     def close(self) -> None:
         self.threads.close()

@@ -12,13 +12,15 @@ Options follow a `?`: `profile`, `prefix`, `timeout`, `reconnect`, `replicas`, `
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 from openq.errors import InvalidSetting
 from openq.parsing import without_password
+
+if TYPE_CHECKING:
+    import ssl
 
 Kind = Literal["single", "cluster", "sentinel"]
 Profile = Literal["safe", "fast"]
@@ -75,6 +77,8 @@ class Address:
     def ssl_context(self) -> ssl.SSLContext | None:
         if not self.tls:
             return None
+        import ssl  # imported late, for its memory
+
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
