@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from openq.broker.schedules import Schedule
 from openq.clock import VirtualClock
+from openq.errors import DiskFull
 from openq.journal.file_journal import Journal
 from openq.local.broker import LocalBroker
-from openq.model import QueueSettings
+from openq.model import Draft, QueueSettings
 from tests.crash.schedules import ScheduleLoop
 from tests.crash.seeds import chosen_seed, repeat_with
 from tests.journal.fake_disk import FakeDisk
@@ -47,4 +50,33 @@ def test_a_power_cut_leaves_both_the_message_and_the_next_due_time_or_neither(tm
         assert schedule.runs == survivor.stats("q").ready, repeat_with(seed)
         assert schedule.next_ms == schedule.created_ms + (schedule.runs + 1) * 1_000
         survivor.close()
+    broker.close()
+
+
+def test_a_run_waits_for_room_on_a_full_disk(tmp_path: Path) -> None:
+    disk = FakeDisk(tmp_path / "disk", capacity=1 << 20)
+    clock = VirtualClock()
+    broker = LocalBroker(
+        clock=clock, journal=Journal(tmp_path / "disk" / "d", segment_bytes=1 << 16, io=disk)
+    )
+    broker.declare("q", QueueSettings())
+    broker.schedules.put(Schedule("hourly", "q", b"x", every_ms=3_600_000))
+    filled = 0
+    with suppress(DiskFull):
+        while True:
+            broker.publish("q", Draft(b"x" * 2_000))
+            broker.sync()
+            filled += 1
+    clock.advance(3_600 + 5)
+    [waiting] = broker.schedules.list()
+    assert (waiting.runs, waiting.missed) == (0, 0)
+    assert "room" in str(waiting.error)
+
+    disk.capacity = None
+    deadline = time.monotonic() + 60
+    while not broker.schedules.get("hourly").runs:
+        assert time.monotonic() < deadline, "publishing does not resume"
+        clock.advance(5)
+    assert broker.stats("q").ready == filled + 1
+    assert broker.schedules.get("hourly").error is None
     broker.close()

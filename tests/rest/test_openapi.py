@@ -27,6 +27,7 @@ EXAMPLES = int(os.environ.get("OPENQ_TEST_EXAMPLES", "5"))
 NAMES = {
     **dict.fromkeys(("queue", "exchange", "id", "user", "name", "job", "part", "bucket", "key"), "fuzz"),
     **dict.fromkeys(("number", "batch"), "1"),
+    "schedule": "fuzz",
 }
 
 ROWS = "application/x-openq-rows"
@@ -109,6 +110,7 @@ def test_generated_requests_get_answers_as_described(fuzzed: Served, operation: 
             client.queue("fuzz")
             client.put("/exchanges/fuzz", {})
             client.post("/queues/fuzz/messages", {"id": "fuzz", "payload": {"a": [1]}})
+            client.put("/schedules/fuzz", {"queue": "fuzz", "payload": "x", "every": 3600})
             client.post("/kv/fuzz/put", {"puts": [{"key": "fuzz", "value": "AA=="}]})
             for name in case.path_parameters or {}:
                 case.path_parameters[name] = NAMES[name]

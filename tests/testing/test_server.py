@@ -50,6 +50,7 @@ def test_reset_removes_everything(server: OpenQServer) -> None:
     orders.exchanges.declare("events", "fanout")
     orders.exchanges.bind("events")
     orders.exchanges.bind("amq.topic", "#")
+    orders.schedules.add("tidy", every=60)
 
     server.reset()
 
@@ -57,6 +58,7 @@ def test_reset_removes_everything(server: OpenQServer) -> None:
     assert server.sqs.list_queues().get("QueueUrls", []) == []
     again = server.queue("orders")
     assert again.messages == []
+    assert again.schedules.list() == []
     assert again.broker.kv.buckets() == []
     assert "events" not in {exchange.name for exchange in again.exchanges.all()}
     assert again.exchanges.publish("amq.topic", "key", "lost").queues == []
@@ -92,6 +94,24 @@ def test_leases_of_a_server_follow_a_virtual_clock() -> None:
         clock.advance(43_200)
 
         assert len(server.sqs.receive_message(QueueUrl=url)["Messages"]) == 1
+
+
+def test_scheduled_messages_reach_sqs_and_amqp_consumers() -> None:
+    clock = VirtualClock()
+    with OpenQServer(clock) as server:
+        url = server.sqs.create_queue(QueueName="orders")["QueueUrl"]
+        server.queue("orders").schedules.add("daily", "hello", every=3_600)
+        clock.advance(3_600)
+        [message] = server.sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+        attributes = {name: each["StringValue"] for name, each in message["MessageAttributes"].items()}
+        assert (message["Body"], attributes["openq-schedule"]) == ("hello", "daily")
+        server.sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+        clock.advance(3_600)
+        with pika.BlockingConnection(pika.URLParameters(server.amqp_url)) as connection:
+            _, properties, body = connection.channel().basic_get("orders", auto_ack=True)
+        assert (body, properties.headers["openq-schedule"]) == (b"hello", "daily")
+        assert properties.headers["openq-due"] > attributes["openq-due"]
 
 
 def test_a_closed_server_is_gone() -> None:
