@@ -9,10 +9,9 @@ import pytest
 from openq import KvConflict, KvEntry, KvPut, OpenQ, VirtualClock
 from openq.broker.kv import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from openq.errors import Closed, InvalidSetting
-from tests.client.fixtures import clock, make
 from tests.client.helpers import Make, ended, in_thread
 
-__all__ = ["clock", "make"]
+pytest_plugins = "tests.client.fixtures"
 
 
 def test_a_value_comes_back_with_its_version_and_times(make: Make, clock: VirtualClock) -> None:

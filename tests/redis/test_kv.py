@@ -15,12 +15,11 @@ from openq.redis.broker import RedisBroker
 from openq.redis.key_values import RedisKeyValues
 from tests.aio import test_kv as test_aio_kv
 from tests.client import test_kv
-from tests.client.fixtures import clock
 from tests.client.helpers import Make, ended, in_thread, opening, until
 from tests.redis.servers import FORCED, Server, cluster, single
 from tests.redis.shared_tests import collect_tests
 
-__all__ = ["clock"]
+pytest_plugins = "tests.client.fixtures"
 
 
 @pytest.fixture
