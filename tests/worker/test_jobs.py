@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
-from openq.worker import App, Worker
+from openq.worker import Worker
 from tests.waiting import until
-
-MakeApp = Callable[..., App]
-RunWorker = Callable[..., Worker]
+from tests.worker.helpers import MakeApp, RunWorker, outcomes
 
 
 def test_a_sent_job_runs_and_is_acked(make_app: MakeApp, run_worker: RunWorker) -> None:
@@ -43,10 +40,8 @@ def test_many_jobs_run_once_each(make_app: MakeApp, run_worker: RunWorker) -> No
     worker = run_worker(app)
 
     until(lambda: len(seen) >= 300)
-    queue = app.queues.open("default")
-    until(lambda: queue.stats().in_flight == 0)
+    until(lambda: outcomes(worker) == {"done": 300})
     assert sorted(seen) == list(range(300))
-    assert worker.snapshot().tasks[0].outcomes == {"done": 300}
 
 
 def test_a_stopping_worker_gives_back_what_it_did_not_finish(make_app: MakeApp) -> None:

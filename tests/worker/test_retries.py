@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openq import RetryPolicy
-from openq.worker import App, InvalidTask, Retry
+from openq.worker import App, InvalidTask, Retry, current_job
 from openq.worker.retry import RetryRules
 from tests.waiting import until
 from tests.worker.helpers import AT_ONCE, MakeApp, RunWorker
@@ -35,6 +35,23 @@ def test_a_job_that_fails_runs_again_and_then_is_a_dead_letter(
     assert "test_retries.py" in (letter.traceback or "")
     assert letter.deaths[0]["receive_count"] == 3
     assert job.status() == "failed"
+
+
+def test_a_redriven_job_has_all_its_attempts_again() -> None:
+    app = App()
+    attempts: list[int] = []
+
+    @app.task(retries=1)
+    def fail() -> None:
+        attempts.append(current_job().attempt)
+        raise ValueError("no")
+
+    with app.testing() as testing:
+        fail.send()
+        testing.advance(3600)
+        assert app.queues.open("default-dead").redrive() == 1
+        testing.advance(3600)
+    assert attempts == [1, 2, 1, 2]
 
 
 def test_exceptions_decide_about_retries() -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -258,6 +259,39 @@ def test_errors_are_reported_and_traces_passed_on() -> None:
         testing.run()
     assert seen == ["00-abc-def-01"]
     assert [str(error) for error in reported] == ["no"]
+
+
+def test_a_handler_runs_in_a_span_of_the_trace_of_its_sender() -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    from opentelemetry import trace
+
+    from openq.worker import TraceContext
+
+    spans = memory.InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(spans))
+    middleware = TraceContext()
+    middleware._api.trace = SimpleNamespace(**{**vars(trace), "get_tracer": provider.get_tracer})
+    app = App(middleware=[middleware], retries=0)
+    seen: list[int] = []
+
+    @app.task
+    async def work(fails: bool) -> None:
+        seen.append(trace.get_current_span().get_span_context().trace_id)
+        if fails:
+            raise ValueError("no")
+
+    with app.testing() as testing:
+        with provider.get_tracer("test").start_as_current_span("sender") as sender:
+            work.send(False)
+            work.send(True)
+        testing.run()
+    assert seen == [sender.get_span_context().trace_id] * 2
+    jobs = [span for span in spans.get_finished_spans() if span.name == "work"]
+    assert [span.status.is_ok for span in jobs] == [True, False]
+    assert jobs[0].attributes["messaging.destination.name"] == "default"
 
 
 def test_importing_the_worker_is_cheap() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OpenQError
+from ..errors import InvalidSetting, OpenQError
 from . import codec, endings
 from .active import ActiveJob, interruption, reset_current, set_current
 from .endings import Ending
@@ -110,7 +110,8 @@ class Execution:
         for each in reversed(self._app.middleware):
             self._call(each.after_process, job, result)
         if job.is_lost:
-            self._report(job, "lost")
+            if job.interrupt is not WorkerStopped:
+                self._report(job, "lost")
             return None
         if job.task is None or (job.task.declared.result_ttl is None and not _has_ending(job)):
             self._ack(job)
@@ -141,6 +142,10 @@ class Execution:
                 ending.write()
                 self._outage.ended()
                 return True
+            except InvalidSetting as error:
+                # What follows cannot be written, for example because the next message would be too large.
+                self.failed(job, InvalidResult(f"{type(error).__name__}: {error}"))
+                return False
             except OpenQError as error:
                 if is_closed(error) or self.is_giving_up:
                     break
@@ -153,10 +158,14 @@ class Execution:
         """After a handler that raised. Returns the rest of the work, if it may block."""
         self._ended(job)
         kind = interruption(job, error)
-        if job.is_lost or (kind is not None and issubclass(kind, WorkerStopped)):
-            self._report(job, "lost" if job.is_lost else "released")
-            return None
-        if kind is not None:
+        if kind is not None or job.is_lost:
+            for each in reversed(self._app.middleware):
+                self._call(each.after_interruption, job, error)
+            if job.interrupt is WorkerStopped:
+                return None  # it was given back already
+            if job.is_lost:
+                self._report(job, "lost")
+                return None
             return self.cancelled(job)
         if type(error) is TimeLimitExceeded and not error.args and job.task is not None:
             error.args = (f"longer than {job.task.declared.timeout:g} s",)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .coroutines import CoroutineLoop
     from .execution import Execution
 
+_POOL_END_S = 5.0
 _SETTLERS = 4  # threads that settle jobs of coroutines: the loop itself must not block
 
 
@@ -86,7 +87,10 @@ class LoopThread:
         with self._lock:
             loop, self._loop, pool = self._loop, None, self._pool
         if pool is not None:
-            pool.shutdown(wait=False)
+            # Messages that a consumer settled are settled, unless the broker is unreachable.
+            waiting = threading.Thread(target=pool.shutdown, daemon=True)
+            waiting.start()
+            waiting.join(_POOL_END_S)
         if loop is not None:
             loop.stop()
 

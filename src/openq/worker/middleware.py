@@ -37,6 +37,9 @@ class Middleware:
     def after_failure(self, job: ActiveJob, error: BaseException, retry_in: float | None) -> None:
         """The handler raised. `retry_in` is None if the job is dead-lettered."""
 
+    def after_interruption(self, job: ActiveJob, error: BaseException) -> None:
+        """The handler was ended from outside: the job was cancelled, lost its lease or was given back."""
+
 
 class LogJobs(Middleware):
     """A log line for each job that was sent, started and done; failures are logged by the worker itself."""

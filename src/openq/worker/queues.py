@@ -74,6 +74,10 @@ class Queues:
                 found = self.declared[name] = QueueDeclaration(name)
             return found
 
+    def with_handlers(self) -> list[str]:
+        """The queues that have a task or a consumer."""
+        return [name for name, each in self.declared.items() if each.attempts or each.is_raw]
+
     def target_options(self) -> dict[str, Any]:
         """The keywords that open another queue object on the same target."""
         if not self.is_memory:
@@ -91,7 +95,7 @@ class Queues:
             self._forget_after_fork()
             queue = self._open.get((name, codec))
             if queue is None:
-                queue = self._open[name, codec] = self._declare(name, codec)
+                queue = self._open[name, codec] = self._open_declared(name, codec)
             return queue
 
     def _forget_after_fork(self) -> None:
@@ -127,39 +131,38 @@ class Queues:
             return self.open(next(iter(self.declared), "default"))
 
     def declare_all(self) -> None:
-        """Open every queue again with the settings that its tasks need by now."""
-        for name in list(self.declared):
-            queue = self.open(name)
-            self._raise_max_receives(queue, self.declared[name])
+        """Give every queue the settings that its tasks need by now."""
+        for name, declaration in list(self.declared.items()):
+            self._apply(self.open(name), declaration)
 
-    def _declare(self, name: str, codec: str) -> Queue:
-        declaration = self.declare(name)
-        settings = declaration.settings
-        queue = Queue(name, codec=codec, **self.target_options(), **settings)
-        dead = declaration.dead_letter_name
+    def _open_declared(self, name: str, codec: str) -> Queue:
+        declaration = self.declared.get(name)
+        if declaration is None:
+            return Queue(name, codec=codec, **self.target_options())  # of another app, or a dead-letter queue
+        queue = Queue(name, codec=codec, **self.target_options(), **declaration.settings)
+        self._apply(queue, declaration)
+        return queue
+
+    def _apply(self, queue: Queue, declaration: QueueDeclaration) -> None:
+        """Declare the dead-letter queue, and raise `max_receives` to what the tasks need."""
+        settings, dead = declaration.settings, declaration.dead_letter_name
+        needed = declaration.attempts + SPARE_RECEIVES
         try:
             existing = queue.settings
         except Refused:
-            return queue  # a user that may only publish: the worker declares the queue
+            return  # a user that may only publish: the worker declares the queue
+        changes: dict[str, Any] = {}
         if dead is not None and existing.dead_letter is None:
             # The first app that uses the queue. Jobs wait as long as it takes, dead letters too.
-            options = {"retention": None, "max_receives": declaration.attempts + SPARE_RECEIVES, **settings}
             Queue(dead, retention=None, **self.target_options()).close()
-            Queue(name, dlq=dead, **self.target_options(), **options).close()
-        self._raise_max_receives(queue, declaration)
-        return queue
-
-    def _raise_max_receives(self, queue: Queue, declaration: QueueDeclaration) -> None:
-        """Never lowered: another app on the same queue may need the higher number."""
-        needed = declaration.attempts + SPARE_RECEIVES
-        if declaration.is_raw or declaration.settings.get("max_receives") is not None:
+            changes = {"dlq": dead, "retention": None, "max_receives": needed, **settings}
+        elif declaration.is_raw or existing.dead_letter is None or "max_receives" in settings:
             return
-        try:
-            settings = queue.settings
-        except Refused:
-            return
-        if settings.dead_letter is not None and (settings.max_receives or 0) < needed:
-            Queue(queue.name, max_receives=needed, **self.target_options()).close()
+        elif (existing.max_receives or 0) < needed:
+            # Never lowered: another app on the same queue may need the higher number.
+            changes = {"max_receives": needed}
+        if changes:
+            Queue(queue.name, **self.target_options(), **changes).close()
 
     @contextmanager
     def replaced(self, target: dict[str, Any]) -> Iterator[None]:

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..errors import OpenQError
@@ -129,6 +130,15 @@ class Worker:
         except KeyboardInterrupt:
             self.stop()
 
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the worker has stopped."""
         return self._stopped.wait(timeout)
@@ -154,7 +164,8 @@ class Worker:
             for source in self.sources:
                 source.join(5)
             self.give_back(self._waiting())
-            while self.running() and time.monotonic() < self._give_up_at:
+            # Until every job is settled: not only running ones, but also those that are being acked.
+            while len(self.leases) and time.monotonic() < self._give_up_at:
                 time.sleep(0.01)
             self._interrupt_rest()
             if self.ready is not None:
@@ -171,10 +182,11 @@ class Worker:
     def _interrupt_rest(self) -> None:
         """The grace period is over: other workers may run these jobs now."""
         self.execution.is_giving_up = True
-        rest = self.running()
+        rest = [job for job in self.leases.held() if not job.ended]
         for job in rest:
             log.warning("%s still runs and is given back", job.describe())
             self.interrupt(job, WorkerStopped)
+            job.interrupt, job.is_lost = WorkerStopped, True  # whatever its handler does now
         self.give_back(rest)
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -287,6 +299,8 @@ class Worker:
             self._report(job, "cancelled" if job.interrupt is JobCancelled else "done")
 
     def _lost(self, job: ActiveJob) -> None:
+        if job.is_lost:
+            return
         job.is_lost = True
         self.leases.drop(job)
         if job.slot is not None:
@@ -353,12 +367,12 @@ class Worker:
 
 def _weights(app: App, queues: Iterable[str] | Mapping[str, int] | None) -> dict[str, int]:
     if queues is None:
-        weights = dict.fromkeys(app.queues.declared, 1)
+        weights = dict.fromkeys(app.queues.with_handlers(), 1)
     elif isinstance(queues, Mapping):
         weights = dict(queues)
     else:
         weights = dict.fromkeys(queues, 1)
-    unknown = [name for name in weights if name not in app.queues.declared]
+    unknown = sorted(weights.keys() - set(app.queues.with_handlers()))
     if unknown:
         raise InvalidTask(f"the app has no task or consumer for queue {', '.join(map(repr, unknown))}")
     if not weights:

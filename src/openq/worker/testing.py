@@ -88,7 +88,7 @@ class TestWorker:
     def next_due_ms(self) -> int | None:
         """When the next delayed job or schedule is due, in milliseconds since the epoch."""
         due: list[int] = []
-        for name in self.app.queues.declared:
+        for name in self.app.queues.with_handlers():
             queue: Any = self.app.queues.open(name)
             entries = queue.broker.inspect.entries(name, "delayed")
             due += [entry.options.due_ms for entry in entries if entry.options is not None]
@@ -99,7 +99,7 @@ class TestWorker:
 
     def _run_some(self) -> bool:
         is_any = False
-        for name in list(self.app.queues.declared):
+        for name in self.app.queues.with_handlers():
             source = self._source(name)
             limit = 1 if source.consumer is None else source.consumer.batch or 1
             messages = source.queue.receive_many(limit, 0, visibility_timeout=self.app.lease)

@@ -59,6 +59,9 @@ class TraceContext(Middleware):
     def after_failure(self, job: ActiveJob, error: BaseException, retry_in: float | None) -> None:
         self._end(job, error)
 
+    def after_interruption(self, job: ActiveJob, error: BaseException) -> None:
+        self._end(job, error)
+
     def _end(self, job: ActiveJob, error: BaseException | None) -> None:
         if self._api is None or not job.state or "span" not in job.state:
             return

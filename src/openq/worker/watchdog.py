@@ -37,7 +37,7 @@ class Watchdog:
                 self._thread.start()
             elif self._due[0][2] is job:
                 self._condition.notify()
-            elif len(self._due) > 10_000:
+            elif len(self._due) > 1_000:
                 self._sweep()
 
     def stop(self) -> None:
@@ -47,7 +47,7 @@ class Watchdog:
             self._condition.notify()
 
     def _sweep(self) -> None:
-        self._due = [due for due in self._due if due[2].slot is not None]
+        self._due = [due for due in self._due if not due[2].ended]
         heapq.heapify(self._due)
 
     def _run(self) -> None:
@@ -58,5 +58,5 @@ class Watchdog:
                 if self._stopped:
                     return
                 _, _, job, act = heapq.heappop(self._due)
-            if job.slot is not None:
+            if not job.ended:
                 act(job)
