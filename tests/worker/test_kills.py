@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from openq.testing.server import OpenQServer
-from openq.worker import Worker, group
+from openq.worker import App, Worker, group
 from tests.waiting import until
 
 PROGRAM = Path(__file__).parent / "killed_program.py"
@@ -69,3 +70,51 @@ def load_program(url: str, notes: Path) -> ModuleType:
         return module
     finally:
         sys.argv = kept
+
+
+PAUSED = """
+import sys, time
+from openq.worker import App, LeaseLost, Worker
+app = App(url=sys.argv[1], lease=1, result_ttl=600)
+@app.task
+def job() -> str:
+    print("started", flush=True)
+    try:
+        while True:
+            time.sleep(0.001)
+    except LeaseLost:
+        print("told", flush=True)
+    return "first"
+Worker(app).run()
+"""
+
+
+def test_a_worker_that_was_paused_learns_that_its_job_runs_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "paused.py"
+    file.write_text(PAUSED)
+    with OpenQServer() as server:
+        app = App(url=server.url, lease=1, result_ttl=600)
+
+        @app.task
+        def job() -> str:
+            return "second"
+
+        sent = job.send()
+        paused = subprocess.Popen([sys.executable, str(file), server.url], stdout=subprocess.PIPE)
+        try:
+            assert paused.stdout is not None
+            assert paused.stdout.readline() == b"started\n"
+            paused.send_signal(signal.SIGSTOP)
+            with Worker(app):
+                assert sent.result(timeout=60) == "second"
+                until(lambda: sent.status() == "done")
+            paused.send_signal(signal.SIGCONT)
+            assert paused.stdout.readline() == b"told\n"
+            assert sent.result(timeout=60) == "second"
+            assert len(app.queues.open("default")) == 0
+        finally:
+            paused.kill()
+            paused.wait()
+            assert paused.stdout is not None
+            paused.stdout.close()
+        app.close()

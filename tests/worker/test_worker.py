@@ -17,6 +17,7 @@ from openq import OpenQ
 from openq.worker import App, Middleware, Worker, current_job
 from openq.worker.prefetch import Prefetch
 from openq.worker.ready import ReadyJobs
+from tests.redis.servers import FORCED, single
 from tests.serving import free_port, start
 from tests.waiting import until
 from tests.worker.helpers import MakeApp, RunWorker, outcomes
@@ -319,3 +320,25 @@ def test_an_app_in_memory_is_shared_by_its_queues() -> None:
     assert {"a", "a-dead", "b", "b-dead"} <= set(app.queues.open("a").broker.queues())
     assert isinstance(app.queues.open("a"), OpenQ)
     app.close()
+
+
+def test_jobs_go_on_after_a_restart_of_redis() -> None:
+    with single(*FORCED) as server:
+        app = App(url=f"{server.url}?profile=fast", reconnect=0.1, lease=2)
+        seen: list[int] = []
+
+        @app.task(result_ttl=60)
+        def note(number: int) -> int:
+            seen.append(number)
+            return number
+
+        with Worker(app) as worker:
+            assert note.send(1).result(timeout=60) == 1
+            server.kill9()
+            until(lambda: worker.snapshot().is_unreachable)
+            server.start()
+            until(lambda: not worker.snapshot().is_unreachable)
+            assert note.send(2).result(timeout=60) == 2
+            until(lambda: outcomes(worker) == {"done": 2})
+        app.close()
+    assert seen == [1, 2]

@@ -65,6 +65,13 @@ class CoroutineLoop:
         set_current(job)  # for this asyncio task
         job.started = time.monotonic()
         execution = self._owner.execution
+        if job.started >= job.lease_until:  # the process was paused while the job waited
+            is_ours = await self._loop.run_in_executor(self._owner.pool, execution.owns, job)
+            if not is_ours:
+                job.slot = None
+                execution.lost(job)
+                self._loop.call_soon(self._ended, job)
+                return
         try:
             result = await self._call(job)
         except BaseException as error:

@@ -49,7 +49,7 @@ class Execution:
         self._ack = ack
         self._ended = ended
         self._report = report
-        self._owns = owns
+        self.owns = owns
         self._outage = outage
         self.is_giving_up = False
 
@@ -60,6 +60,9 @@ class Execution:
         token = set_current(job)
         job.started = time.monotonic()
         try:
+            if job.started >= job.lease_until and not self.owns(job):
+                self.lost(job)  # the process was paused while the job waited
+                return
             slot.enter(job)
             try:
                 call, args, kwargs = self.prepare(job)
@@ -104,6 +107,9 @@ class Execution:
         if finish is not None:
             finish()
 
+    def lost(self, job: ActiveJob) -> None:
+        self._report(job, "lost")
+
     def accept(self, job: ActiveJob, result: Any) -> Finish | None:
         """After a handler that returned. Returns the rest of the work, if it may block."""
         self._ended(job)
@@ -137,7 +143,7 @@ class Execution:
 
     def _write(self, job: ActiveJob, ending: Ending) -> bool:
         """Write an ending, trying again while the broker is unreachable. False if the job is lost."""
-        while not job.is_lost and self._owns(job):
+        while not job.is_lost and self.owns(job):
             try:
                 ending.write()
                 self._outage.ended()

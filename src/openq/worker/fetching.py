@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.worker")
 
-RECEIVE_S = 20.0  # one wait; then the next
+MAX_RECEIVE_S = 20.0  # one wait; then the next
 
 
 class QueueRunner:
@@ -33,6 +33,8 @@ class QueueRunner:
         self.prefetch = Prefetch(fixed_prefetch)
         self._worker = worker
         self._receiver = worker.app.queues.open_receiver(name)
+        # The lease of a message may have begun with the wait. Short waits keep that estimate good.
+        self._receive_s = min(MAX_RECEIVE_S, worker.app.lease / 3)
         self._stopping = threading.Event()
         self._room = threading.Event()
         self._wants_room = False
@@ -98,7 +100,10 @@ class QueueRunner:
             try:
                 began = time.monotonic()
                 messages = self._receiver.receive_many(
-                    number, RECEIVE_S, visibility_timeout=self._worker.app.lease, consumer=self._worker.name
+                    number,
+                    self._receive_s,
+                    visibility_timeout=self._worker.app.lease,
+                    consumer=self._worker.name,
                 )
             except Closed:
                 return
@@ -125,8 +130,11 @@ class QueueRunner:
 
     def _dispatch(self, messages: list[ReceivedMessage], began: float) -> None:
         worker = self._worker
-        # A wait may be long: the lease began when the messages came, not when the wait did.
-        received = max(began, time.monotonic() - 1.0)
+        received = began  # not later: the process may have been paused since the messages came
+        if time.monotonic() >= began + worker.app.lease:
+            log.warning("%d messages of queue %r came too late", len(messages), self.name)
+            self._release(messages)
+            return
         if self.consumer is not None:
             self._dispatch_batch(messages, received)
             return
@@ -158,8 +166,10 @@ class QueueRunner:
     def release(self, jobs: list[ActiveJob]) -> None:
         """Return jobs at once and uncounted."""
         messages = [message for job in jobs for message in job.messages if not message.settled]
-        if not messages:
-            return
+        if messages:
+            self._release(messages)
+
+    def _release(self, messages: list[ReceivedMessage]) -> None:
         try:
             self.queue.release_many(messages)
         except OpenQError as error:
