@@ -61,7 +61,7 @@ class Flows:
         self._app.publish(draft, check=False)
 
     def end_rest(self, documents: list[dict[str, Any]], outcome: Outcome) -> None:
-        """A step failed or was cancelled, so the last one never runs: callers that wait for it get that outcome."""
+        """A step failed or was cancelled: callers that wait for the last one, which never runs, see it."""
         last = documents[-1]
         store = self._app.store
         store.put_outcome(store.outcome_put(last["id"], outcome, last.get("keep", KEPT_S), last["task"]))
