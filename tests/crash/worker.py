@@ -38,7 +38,7 @@ VICTIMS = ("process", "service", "broker")
 APP = "tests.crash.worker_app"
 QUEUES = ("jobs", "coroutines", "limited", "ticks")
 EVERY_S = 1.0
-MAX_DRAIN_S = 900
+MAX_DRAIN_S = 120
 
 
 class CrashingBroker(Protocol):
@@ -133,6 +133,10 @@ class WorkerLoop:
                 sending.result()
             self._drain()
             return "; ".join(self._complaints())
+        except BaseException:
+            if self._service is not None:
+                print("\n".join(self._service.log[-40:]), file=sys.stderr)
+            raise
         finally:
             if self._service is not None:
                 self._service.close()
@@ -158,12 +162,17 @@ class WorkerLoop:
         return OpenQ(name, url=self._broker.url, reconnect=60)
 
     def _send(self) -> None:
-        """Jobs of every kind in turn, also while the broker is down: a send is repeated until it is there."""
-        tasks = self._tasks
-        kinds = tasks.KINDS
+        """Jobs of every kind in turn, also while the broker is down."""
         for number in range(self._jobs):
             self._sent = number
-            kind = kinds[number % len(kinds)]
+            while not self._is_sent(number):
+                pass
+
+    def _is_sent(self, number: int) -> bool:
+        """False: the outcome is not certain, so it is sent again. Then the job may exist twice."""
+        tasks = self._tasks
+        kind = tasks.KINDS[number % len(tasks.KINDS)]
+        try:
             if kind == "chained":
                 tasks.double.s(number).then(tasks.chained).send()
             elif kind == "grouped":
@@ -172,6 +181,9 @@ class WorkerLoop:
                 tasks.limited.options(key=str(number % tasks.KEYS)).send(number)
             else:
                 getattr(tasks, kind).send(number)
+        except OpenQError:
+            return False
+        return True
 
     def _effects(self) -> list[list[str]]:
         try:
@@ -184,7 +196,12 @@ class WorkerLoop:
         """Until so many jobs are sent, and a few more done, so that the next kill hits work."""
         until(lambda: self._sent >= sent or sending.done(), "jobs are sent", seconds=MAX_DRAIN_S)
         wanted = len(self._effects()) + self._random.randrange(1, 30)
-        until(lambda: len(self._effects()) >= wanted or self._is_idle(), "jobs are worked off")
+        until(
+            lambda: len(self._effects()) >= wanted or self._is_idle(),
+            "jobs are worked off",
+            seconds=MAX_DRAIN_S,
+            ignoring=(OpenQError,),
+        )
 
     def _kill(self, victim: str) -> None:
         assert self._service is not None
