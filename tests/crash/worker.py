@@ -178,7 +178,7 @@ class WorkerLoop:
             elif kind == "grouped":
                 group([tasks.double.s(number), tasks.double.s(0)]).then(tasks.grouped).send()
             elif kind == "limited":
-                tasks.limited.options(key=str(number % tasks.KEYS)).send(number)
+                tasks.limited.send_with(key=str(number % tasks.KEYS))(number)
             else:
                 getattr(tasks, kind).send(number)
         except OpenQError:

@@ -185,7 +185,7 @@ def test_the_body_is_plain_json() -> None:
     @app.task(queue="mail")
     def send_mail(to: str, *, subject: str) -> None: ...
 
-    send_mail.options(priority=5, key="a", attributes={"tenant": "x"}).send("a@example.org", subject="hi")
+    send_mail.send_with(priority=5, key="a", attributes={"tenant": "x"})("a@example.org", subject="hi")
     message = app.queues.open("mail").peek()
     assert message is not None
     assert message.message_type == "send_mail"
@@ -201,10 +201,10 @@ def test_a_unique_job_is_added_once_while_it_waits() -> None:
     def tidy() -> None: ...
 
     with app.testing() as testing:
-        first, second = tidy.options(unique="tidy").send(), tidy.options(unique="tidy").send()
+        first, second = tidy.send_with(unique="tidy")(), tidy.send_with(unique="tidy")()
         assert first == second
         assert testing.run() == 1
-        assert tidy.options(unique="tidy").send() != first
+        assert tidy.send_with(unique="tidy")() != first
 
 
 TYPED = """
@@ -233,7 +233,7 @@ def one(message: Message) -> None: ...
 def tidy() -> None: ...
 
 job: Job[int] = send_mail.send("a", subject="b")
-number: int = send_mail.options(delay=5).send("a", subject="b").result()
+number: int = send_mail.send_with(delay=5)("a", subject="b").result()
 direct: int = send_mail("a", subject="b")
 data: Job[bytes] = fetch.send("u")
 words: Job[list[str]] = fetch.s("u").then(parse, lang="de").send()
@@ -249,8 +249,8 @@ WRONG = [
     "send_mail.send(1, subject='b')",
     "send_mail.send('a')",
     "send_mail.send('a', subject='b', cc='c')",
-    "send_mail.options(delay='x')",
-    "send_mail.options(when=1)",
+    "send_mail.send_with(delay='x')",
+    "send_mail.send_with(when=1)",
     "text: str = send_mail.send('a', subject='b').result()",
     "text2: str = fetch.send('u').result()",
     "send_mail.s('a', subject='b').then(parse)",

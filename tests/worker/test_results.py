@@ -97,7 +97,7 @@ def test_a_waiting_job_is_cancelled_at_once(make_app: MakeApp) -> None:
     @app.task
     def later() -> None: ...
 
-    job = later.options(delay=3600).send()
+    job = later.send_with(delay=3600)()
     assert job.status() == "waiting"
     assert job.cancel()
     assert job.status() == "cancelled"

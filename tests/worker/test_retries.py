@@ -140,7 +140,7 @@ def test_jobs_and_dead_letters_do_not_expire_by_themselves() -> None:
         raise ValueError("no")
 
     with app.testing() as testing:
-        fail.options(delay=30 * 86400).send()
+        fail.send_with(delay=30 * 86400)()
         testing.advance(31 * 86400)
         testing.advance(31 * 86400)
         assert len(app.queues.open("default-dead")) == 1

@@ -16,7 +16,7 @@ def test_a_month_of_retries_and_delays_takes_no_time() -> None:
     @app.task
     def daily(day: int) -> None:
         days.append(day)
-        daily.options(delay=86400).send(day + 1)
+        daily.send_with(delay=86400)(day + 1)
 
     with app.testing() as testing:
         daily.send(0)

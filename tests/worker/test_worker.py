@@ -256,7 +256,7 @@ def test_errors_are_reported_and_traces_passed_on() -> None:
         seen.append(current_job().attributes.get("traceparent"))
 
     with app.testing() as testing:
-        outer.options(attributes={"traceparent": "00-abc-def-01"}).send()
+        outer.send_with(attributes={"traceparent": "00-abc-def-01"})()
         testing.run()
     assert seen == ["00-abc-def-01"]
     assert [str(error) for error in reported] == ["no"]

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class SendOptions(TypedDict, total=False):
-    """How one job is sent; see `Task.options`."""
+    """How one job is sent; see `Task.send_with`."""
 
     delay: float  # seconds before it may run
     at: datetime | float | str  # an absolute time instead
@@ -84,8 +84,8 @@ class BaseTask(Generic[P, R]):
         """`send` without blocking the event loop."""
         return await self.app.aenqueue(self, args, kwargs)
 
-    def options(self, **options: Unpack[SendOptions]) -> Sender[P, R]:
-        """The same task with options of its jobs: `task.options(delay=60).send(...)`.
+    def send_with(self, **options: Unpack[SendOptions]) -> Sender[P, R]:
+        """How one job is sent; the result is called with the arguments: `task.send_with(delay=60)(...)`.
 
         `delay` or `at`, `priority`, `key`, `unique`, `dedup`, `ttl` and `attributes`; see `SendOptions`.
         """
@@ -121,7 +121,7 @@ class AsyncTask(BaseTask[P, R]):
 
 
 class Sender(Generic[P, R]):
-    """A task with options of its jobs. Its calls have the types of the task."""
+    """A task with options of its jobs, made by `task.send_with(...)`. Its calls have the types of the task."""
 
     __slots__ = ("_options", "_task")
 
@@ -129,7 +129,8 @@ class Sender(Generic[P, R]):
         self._task = task
         self._options = options
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Send a job with these arguments."""
         return self._task.app.enqueue(self._task, args, kwargs, self._options)
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
