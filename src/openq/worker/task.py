@@ -121,7 +121,7 @@ class AsyncTask(BaseTask[P, R]):
 
 
 class Sender(Generic[P, R]):
-    """A task with options of its jobs, made by `task.send_with(...)`. Its calls have the types of the task."""
+    """A task with options of its jobs, made by `send_with`. Its calls have the types of the task."""
 
     __slots__ = ("_options", "_task")
 
