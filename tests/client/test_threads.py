@@ -14,6 +14,7 @@ import pytest
 from openq import Closed, Consumer, Message, OpenQ, Producer, VirtualClock
 from tests.client.concurrency import check_each_is_done_once, received_while_closing
 from tests.client.helpers import Make, ended, in_process, in_thread, take, until_waiting
+from tests.client.limits_watch import LIMITS, check_limits_hold
 from tests.waiting import until
 
 pytest_plugins = "tests.client.fixtures"
@@ -26,6 +27,12 @@ def test_every_message_of_many_producers_reaches_one_of_many_consumers_once(
     each = 100 if durable else 1000
     with OpenQ("jobs", path=tmp_path if durable else None) as queue:
         check_each_is_done_once(queue, each)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_no_limit_is_exceeded_by_many_consumers(durable: bool, tmp_path: Path) -> None:
+    with OpenQ("jobs", path=tmp_path if durable else None, **LIMITS) as queue:
+        check_limits_hold([queue], 25 if durable else 200)
 
 
 def test_the_order_of_each_producer_holds_for_a_single_consumer() -> None:

@@ -110,6 +110,7 @@ class KeyChecker:
         self.check_counts()
         self.check_names()
         self.check_leases()
+        self.check_limits()
         if self.view.fifo:
             self.check_groups()
         else:
@@ -202,11 +203,35 @@ class KeyChecker:
         assert not deadlines, "a deadline of no lease"
         assert not any(bound.values()), "held, and not lent"
 
+    def check_limits(self) -> None:
+        """What is in flight is counted for each key with a limit; those at it are blocked."""
+        settings = self.view.settings
+        groups = Counter(self.extras[seq].get("g") for seq in self.leases if seq in self.extras)
+        limits = {
+            key: settings.key_limits.get(key, {}).get("concurrency", settings.key_concurrency)
+            for key in groups
+            if key is not None
+        }
+        limited = {key: limit for key, limit in limits.items() if limit is not None}
+        assert {key: int(n) for key, n in self.keys.hash("kf").items()} == {
+            f"+{key}": groups[key] for key in limited
+        }
+        blocked = set(self.keys.sorted("kb"))
+        full = {f"+{key}" for key, limit in limited.items() if groups[key] >= limit}
+        assert full <= blocked, "at its limit, and it has turns"
+        if settings.key_rate is None and not any("rate" in own for own in settings.key_limits.values()):
+            assert blocked == full, "blocked by nothing"
+        assert set(self.keys.hash("kp")) <= blocked
+
     def check_turns(self) -> None:
         """Where lanes take turns, each has one place in the line of its level."""
         if not self.field("mx"):
             return
         wanted = {name.removeprefix("r:") for name in self.lanes}
+        parked = {lane for lane in wanted if lane.partition(":")[2] in self.keys.sorted("kb")}
+        known = {f"{rank}:{g}" for g, ranks in self.keys.hash("kp").items() for rank in ranks.split(",")}
+        assert parked <= known, "parked, and nobody knows"
+        wanted -= parked
         if self.tail:
             wanted.add("0:-")
         found = []
@@ -236,6 +261,8 @@ class KeyChecker:
         wanted: dict[str, int] = {}
         for group, lane in groups.items():
             first = min(lane, key=int)
+            if group in self.keys.sorted("kb"):
+                continue
             if first not in self.delayed and not any(int(seq) < int(first) for seq in out.get(group, ())):
                 wanted[group] = self.rank(self.extras[first])
         found: dict[str, int] = {}
