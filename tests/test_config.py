@@ -327,7 +327,8 @@ def test_a_declared_queue_is_read_in_seconds_and_in_milliseconds(tmp_path: Path)
 def test_every_setting_of_a_queue_can_be_declared_by_its_own_name(field: str, tmp_path: Path) -> None:
     default = getattr(QueueSettings(), field)
     value: object = 5 if (default is None and field.startswith("max_")) or field == "ttl_ms" else default
-    value = "other" if value is None else value
+    limits = {"concurrency": 5, "key_concurrency": 5, "rate": "5/s", "key_rate": "5/s"}
+    value = limits.get(field, "other") if value is None else value
     beside = '\ndead_letter = "x"' if field == "max_receives" else ""
     config = load({}, {}, write(tmp_path, f"[queues.q]\n{field} = {toml_text(value)}{beside}"))
 

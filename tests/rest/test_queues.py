@@ -87,11 +87,29 @@ def test_every_setting_is_shown_as_it_was_given(client: Client) -> None:
         "relaxed": False,
         "dead_letter_exchange": None,
         "dead_letter_key": None,
+        "concurrency": 100,
+        "rate": "1000/s",
+        "key_concurrency": None,
+        "key_rate": "100/m burst 20",
+        "key_limits": {"tenant-17": {"concurrency": 3}, "tenant-18": {"rate": None}},
     }
 
     shown = client.put("/queues/settings", given).value["settings"]
 
     assert shown == given
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rate": "fast"},
+        {"concurrency": 0},
+        {"key_limits": {"a": {"speed": 3}}},
+        {"key_limits": {"a": {"rate": "1/y"}}},
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(client: Client, wrong: dict[str, object]) -> None:
+    assert client.put("/queues/limited", wrong).status in (400, 422)
 
 
 def test_taking_the_dead_letter_queue_away_takes_its_limit_along(client: Client) -> None:

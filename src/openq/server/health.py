@@ -176,6 +176,10 @@ class HealthHandler:
             for state in ("ready", "in_flight", "delayed")
         ]
         families.append(Family("openq_queue_messages", "gauge", "Messages in a queue.", messages))
+        limited = [(label, each.limited) for label, each in zip(labels, stats, strict=False)]
+        families.append(
+            Family("openq_queue_messages_limited", "gauge", "Ready messages that limits hold now.", limited)
+        )
         ages = [(label, (each.oldest_age_ms or 0) / 1000) for label, each in zip(labels, stats, strict=False)]
         families.append(
             Family("openq_queue_oldest_message_age_seconds", "gauge", "Age of the oldest waiting one.", ages)
