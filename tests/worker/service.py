@@ -21,7 +21,9 @@ from tests.waiting import WAIT_S, until
 class WorkerService:
     """A running `openq worker ... --json`. `lines` is what it printed, `log` what it logged."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, env: dict[str, str] | None = None, group: bool = False
+    ) -> None:
         self.lines: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self.log: list[str] = []
@@ -32,6 +34,7 @@ class WorkerService:
             stderr=subprocess.PIPE,
             text=True,
             cwd=folder,
+            start_new_session=group,
             env={**environment, "PYTHONUNBUFFERED": "1", **(env or {})},
         )
         self._readers = [
@@ -115,8 +118,10 @@ class WorkerService:
 
 
 @contextmanager
-def worker(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[WorkerService]:
-    service = WorkerService(folder, *arguments, env=env)
+def worker(
+    folder: Path, *arguments: str, env: dict[str, str] | None = None, group: bool = False
+) -> Iterator[WorkerService]:
+    service = WorkerService(folder, *arguments, env=env, group=group)
     try:
         yield service.wait_ready()
     finally:

@@ -403,3 +403,31 @@ def test_processes_end_by_themselves_when_their_supervisor_is_killed(project: Pr
         until(lambda: not processes(service) & alive)
 
     assert project.names("done") == {"1"}
+
+
+def test_ctrl_c_finishes_what_runs(project: Project) -> None:
+    """A terminal sends it to every process of the group."""
+    with worker(project.folder, "shop:app", "--processes", "2", env=project.env, group=True) as service:
+        project.wait.send(1)
+        project.until_started(1)
+        os.killpg(service.process.pid, signal.SIGINT)
+        until(lambda: service.logged("SIGINT: jobs that run may finish within 30 s"))
+        (project.folder / "go").touch()
+        assert service.wait() == 0
+
+    assert project.names("done") == {"1"}
+
+
+def test_a_template_that_was_killed_is_replaced(project: Project) -> None:
+    with worker(project.folder, "shop:app", env=project.env) as service:
+        [old] = processes(service)
+        template = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(template, signal.SIGKILL)
+        until(lambda: service.logged("the template process ended unexpectedly (killed by SIGKILL)"))
+        project.mark.send(1)
+        project.until_done(1)
+        assert project.pids() == {old}
+        os.kill(old, signal.SIGKILL)
+        project.mark.send(2)
+        project.until_done(2)
+        until(lambda: service.get("/readyz")[0] == 200)

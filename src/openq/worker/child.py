@@ -23,7 +23,7 @@ from .adapters import Runner, describe_target, make_runner
 from .channel import Channel, Event
 from .loading import load_object, source_files
 from .logs import set_up_logging
-from .options import ServiceOptions
+from .options import EXIT_NOT_LOADED, EXIT_OK, EXIT_TIMED_OUT, ServiceOptions
 from .registry import Registration
 from .reports import jobs_run
 
@@ -32,10 +32,6 @@ log = logging.getLogger("openq.worker")
 BEAT_S = 1.0
 COUNT_S = 0.1  # between looks at the number of tasks, with --max-tasks
 MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 10.0  # between attempts to reach the broker at the start
-
-EXIT_OK = 0
-EXIT_NOT_LOADED = 3  # the application cannot be loaded: another process could not either
-EXIT_TIMED_OUT = 4  # a job was over its hard time limit
 
 
 def run_child(options: ServiceOptions, name: str, channel: Channel, app: Any) -> int:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from ..metrics import Family, render
-from .registry import stats_of
+from .reports import stats_of
 from .supervisor import Supervisor
 
 MAX_CONNECTIONS = 64

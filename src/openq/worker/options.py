@@ -9,6 +9,11 @@ DEFAULT_THREADS = 8
 DEFAULT_COROUTINES = 100
 DEFAULT_GRACE_S = 30.0
 
+# Of worker processes.
+EXIT_OK = 0
+EXIT_NOT_LOADED = 3  # the application cannot be loaded: another process could not either
+EXIT_TIMED_OUT = 4  # a job was over its hard time limit
+
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:

@@ -14,13 +14,13 @@ from typing import Any
 
 from .._version import __version__
 from ..broker import workers
-from ..broker.workers import HistogramCounts, RunningJob, TaskCounts, WorkerCommand, WorkerEntry, WorkerStats
+from ..broker.workers import RunningJob, WorkerCommand, WorkerEntry, WorkerStats
 from ..client.http import Refused
 from ..client.queues import Queue
 from ..client.times import from_ms, iso
 from ..errors import Closed, OpenQError
 from .options import ServiceOptions
-from .stats import BOUNDS
+from .reports import stats_of
 
 log = logging.getLogger("openq.worker")
 
@@ -148,21 +148,3 @@ class Registration:
 
     def stats(self, report: dict[str, Any]) -> WorkerStats:
         return stats_of(report, self._instance)
-
-
-def stats_of(report: dict[str, Any], instance: str) -> WorkerStats:
-    """The statistics of a snapshot."""
-    return WorkerStats(
-        instance=instance,
-        bounds=list(BOUNDS),
-        tasks=[
-            TaskCounts(
-                name=task["name"],
-                queue=task["queue"],
-                outcomes=task["outcomes"],
-                run=HistogramCounts(**task["run"]),
-                wait=HistogramCounts(**task["wait"]),
-            )
-            for task in report.get("tasks", [])[: workers.MAX_TASKS]
-        ],
-    )

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .stats import Histogram, TaskStats
+from ..broker.workers import MAX_TASKS, HistogramCounts, TaskCounts, WorkerStats
+from .stats import BOUNDS, Histogram, TaskStats
 
 NOT_RUN = ("released",)  # outcomes of jobs that were given back
 
@@ -41,3 +42,21 @@ def jobs_run(snapshot: Mapping[str, Any]) -> int:
 
 def _histogram_json(histogram: Histogram) -> dict[str, Any]:
     return {"counts": list(histogram.counts), "sum": round(histogram.total_s, 6)}
+
+
+def stats_of(report: Mapping[str, Any], instance: str) -> WorkerStats:
+    """The statistics of a snapshot."""
+    return WorkerStats(
+        instance=instance,
+        bounds=list(BOUNDS),
+        tasks=[
+            TaskCounts(
+                name=task["name"],
+                queue=task["queue"],
+                outcomes=task["outcomes"],
+                run=HistogramCounts(**task["run"]),
+                wait=HistogramCounts(**task["wait"]),
+            )
+            for task in report.get("tasks", [])[:MAX_TASKS]
+        ],
+    )

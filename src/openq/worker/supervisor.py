@@ -26,10 +26,9 @@ from typing import Any
 
 from ..broker.worker_totals import WorkerTotals
 from .channel import Event
-from .child import EXIT_NOT_LOADED
-from .options import ServiceOptions
+from .options import EXIT_NOT_LOADED, ServiceOptions
 from .processes import Backoff, Slot, TemplateProcess, WorkerHandle
-from .registry import stats_of
+from .reports import stats_of
 
 log = logging.getLogger("openq.worker")
 
