@@ -112,7 +112,8 @@ class WorkerService:
                 self.process.wait()
         for reader in self._readers:
             reader.join(10)
-        for stream in (self.process.stdout, self.process.stderr):
+        for reader, stream in zip(self._readers, (self.process.stdout, self.process.stderr), strict=True):
+            assert not reader.is_alive(), "a process that was left behind keeps its output open"
             assert stream is not None
             stream.close()
 

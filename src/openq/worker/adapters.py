@@ -113,7 +113,11 @@ class AppRunner:
 
 
 def make_runner(
-    options: ServiceOptions, name: str, app: Any, on_hard_timeout: Callable[[str], None]
+    options: ServiceOptions,
+    name: str,
+    app: Any,
+    on_hard_timeout: Callable[[str], None],
+    on_command: Callable[[int, bool], None],
 ) -> Runner:
     """Nothing is opened before `start`."""
     if options.app is not None:
@@ -124,16 +128,21 @@ def make_runner(
     target = options.target.keywords()
     [(queue, _)] = options.queues
     label = "exec" if options.exec_command is not None else "http"
-    factory = _handler_factory(options)
+    factory = _handler_factory(options, on_command)
     return MessageWorker(queue, factory, threads=options.threads, name=name, label=label, **target)
 
 
-def _handler_factory(options: ServiceOptions) -> Callable[[], Any]:
+def _handler_factory(options: ServiceOptions, on_command: Callable[[int, bool], None]) -> Callable[[], Any]:
     if options.exec_command is not None:
         from .exec_runner import ExecHandler
 
         command = options.exec_command
-        return lambda: ExecHandler(command, timeout_s=options.timeout_s, retry_delay_s=options.retry_delay_s)
+        return lambda: ExecHandler(
+            command,
+            timeout_s=options.timeout_s,
+            retry_delay_s=options.retry_delay_s,
+            report=on_command,
+        )
     from .http_runner import HttpHandler
 
     url = options.http_url or ""

@@ -78,7 +78,7 @@ class WorkerProcess:
         if app is None and self._options.app is not None:
             app = load_object(self._options.app)
             self._files = source_files()  # the template has not imported them
-        runner = make_runner(self._options, self._name, app, self._on_hard_timeout)
+        runner = make_runner(self._options, self._name, app, self._on_hard_timeout, self._on_command)
         self._target = describe_target(self._options, app)
         return runner
 
@@ -171,6 +171,10 @@ class WorkerProcess:
             self._commands.put({"command": "finished"})
 
         threading.Thread(target=stop, name="openq-stop", daemon=True).start()
+
+    def _on_command(self, group: int, is_running: bool) -> None:
+        """So that the supervisor can kill a command whose process died."""
+        self._channel.send({"event": "command", "group": group, "is_running": is_running})
 
     def _ask_supervisor(self, command: str) -> None:
         """A command of an operator. The supervisor decides: it must not replace what an operator stopped."""

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import IO, Any
 
 from ..client.message import ReceivedMessage
@@ -34,10 +35,18 @@ MAX_VARIABLE = 65536  # characters: Linux refuses a program with a longer one
 class ExecHandler:
     """Runs the command in a process group of its own, so that all of it can be killed."""
 
-    def __init__(self, command: str, *, timeout_s: float | None, retry_delay_s: float) -> None:
+    def __init__(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None,
+        retry_delay_s: float,
+        report: Callable[[int, bool], None] = lambda group, is_running: None,
+    ) -> None:
         self._command = command
         self._timeout_s = timeout_s
         self._retry_delay_s = retry_delay_s
+        self._report = report  # called with the process group of a command at its start and end
         self._process: subprocess.Popen[bytes] | None = None
         self._aborted = False
 
@@ -58,6 +67,7 @@ class ExecHandler:
             except OSError as error:
                 return Outcome(reason=f"the command could not be started: {error}")
         self._process = process
+        self._report(process.pid, True)
         if self._aborted:
             kill_group(process)
         assert process.stderr is not None
@@ -69,6 +79,7 @@ class ExecHandler:
             return Outcome(reason=_reason(f"timed out after {self._timeout_s:g} s", tail))
         finally:
             self._process = None
+            self._report(process.pid, False)
             tail.finish()
         return self._outcome(code, tail)
 

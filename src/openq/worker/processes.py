@@ -84,6 +84,7 @@ class WorkerHandle:
     timed_out: str | None = None
     kill_at: float | None = None
     hard_limit_s: float | None = None  # the longest hard time limit of a task
+    commands: set[int] = field(default_factory=set)  # process groups of --exec that run
 
     @property
     def is_connected(self) -> bool:
@@ -111,6 +112,15 @@ class WorkerHandle:
     def quiet(self) -> None:
         self.is_quiet = True
         self.channel.send({"command": "quiet"})
+
+    def kill_commands(self) -> None:
+        """After its death: its messages return, and another process will run these commands again."""
+        for group in self.commands:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        self.commands.clear()
 
     def kill(self) -> None:
         if self.pid is not None:

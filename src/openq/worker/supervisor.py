@@ -349,6 +349,8 @@ class Supervisor:
                 handle.failure = event["error"]
             elif event["event"] == "timed_out":
                 handle.timed_out = event["what"]
+            elif event["event"] == "command":
+                (handle.commands.add if event["is_running"] else handle.commands.discard)(event["group"])
             elif event["event"] == "operator":
                 self._on_operator(handle, event)
         if handle.channel.ended:
@@ -438,6 +440,7 @@ class Supervisor:
         if not handle.channel.ended:
             self.remove_reader(handle.channel)
         handle.channel.close()
+        handle.kill_commands()
         self._handles.discard(handle)
         self.totals.add(stats_of(handle.snapshot, handle.name))
         was_stopping, handle.state = handle.state == "stopping", "ended"
