@@ -322,6 +322,14 @@ def test_a_process_is_replaced_after_its_tasks(project: Project) -> None:
     assert project.queue().stats().in_flight == 0
 
 
+def test_a_process_is_replaced_when_it_uses_too_much_memory(project: Project) -> None:
+    with worker(project.folder, "shop:app", "--max-memory", "1MiB", env=project.env) as service:
+        project.mark.send(1)
+        until(lambda: service.logged("MiB of memory"))
+        project.mark.send(2)
+        project.until_done(2)
+
+
 @pytest.mark.parametrize("task", ["hang", "seize"])
 def test_a_job_over_its_hard_limit_ends_its_process(project: Project, task: str) -> None:
     with worker(project.folder, "shop:app", "--threads", "2", env=project.env) as service:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from argparse import Namespace
 from difflib import get_close_matches
@@ -41,8 +42,10 @@ def read_options(options: Namespace) -> ServiceOptions:
         _check_messages(options)
     else:
         _refuse_target(options)
+    unit = unique_name()
     return ServiceOptions(
-        name=options.name or f"{socket.gethostname()}-{os.getpid()}",
+        name=options.name or unit,
+        unit=unit,
         app=app,
         exec_command=options.exec,
         http_url=options.http,
@@ -63,6 +66,12 @@ def read_options(options: Namespace) -> ServiceOptions:
         as_json=options.json,
         log_level=options.log_level,
     )
+
+
+def unique_name() -> str:
+    """Host and pid. In containers that share the name of their host every pid may be 1."""
+    pid = os.getpid()
+    return f"{socket.gethostname()[:100]}-{pid if pid != 1 else secrets.token_hex(3)}"
 
 
 def _target(options: Namespace) -> TargetOptions:

@@ -96,7 +96,12 @@ def _visible(call: RestCall) -> list[WorkerEntry]:
 
 def _named(call: RestCall) -> list[WorkerEntry]:
     name = call.args[0]
-    found = [entry for entry in _visible(call) if name in (entry.name, entry.service)]
+    # web1-4711.2 is a process of web1-4711.
+    found = [
+        entry
+        for entry in _visible(call)
+        if name in (entry.name, entry.service, entry.name.rpartition(".")[0])
+    ]
     if not found:
         raise Problem("worker_not_found", f"worker {name[:100]!r} does not exist, or is not yours to see")
     return found

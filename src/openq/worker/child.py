@@ -238,7 +238,8 @@ class WorkerProcess:
         if options.max_tasks is not None and done >= options.max_tasks:
             runner.quiet()
             reason = f"it has run {done} tasks"
-        elif options.max_memory is not None and (size := resident_bytes()) > options.max_memory:
+        elif options.max_memory is not None and done and (size := resident_bytes()) > options.max_memory:
+            # Not before its first job: a limit below what an idle process needs would replace it for ever.
             reason = f"it uses {size >> 20} MiB of memory"
         if reason is not None:
             self._is_retiring = True

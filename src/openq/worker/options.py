@@ -31,9 +31,13 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """One of `app`, `exec_command` and `http_url` is given. Times are seconds."""
+    """One of `app`, `exec_command` and `http_url` is given. Times are seconds.
+
+    Several services may share a `name`; `unit` is unique, and the names of processes begin with it.
+    """
 
     name: str
+    unit: str
     app: str | None = None
     exec_command: str | None = None
     http_url: str | None = None

@@ -30,10 +30,10 @@ class TemplateProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "openq.worker.template", str(other.fileno())],
             pass_fds=[other.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
         other.close()
-        self.channel.send({"options": options.to_json(), "preload": preload})
+        # Not as PYTHONPATH: the programs that tasks start would inherit it.
+        self.channel.send({"options": options.to_json(), "preload": preload, "path": sys.path})
 
     @property
     def pid(self) -> int:
@@ -140,6 +140,7 @@ class Slot:
     failures: int = 0  # in a row
     start_at: float | None = None  # when the next process is started
     is_open: bool = True  # False: an operator stopped it
+    is_quiet: bool = False  # True: an operator made it quiet, until the next restart of the service
 
     @property
     def handles(self) -> list[WorkerHandle]:

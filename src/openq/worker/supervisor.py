@@ -326,7 +326,7 @@ class Supervisor:
         template = self._next or self._template
         if self.is_stopping or not slot.is_open or template is None or not template.has_imported:
             return
-        name = f"{self.options.name}.{next(self._numbers)}"
+        name = f"{self.options.unit}.{next(self._numbers)}"
         handle = WorkerHandle(slot.number, name, template, template.fork(name), time.monotonic())
         if slot.current is None:
             slot.current = handle
@@ -349,6 +349,9 @@ class Supervisor:
                 handle.failure = event["error"]
             elif event["event"] == "timed_out":
                 handle.timed_out = event["what"]
+            elif event["event"] == "stopped" and handle.kill_at is not None:
+                # Nothing of a job is left; a thread that somebody started may keep it from ending.
+                handle.kill_at = min(handle.kill_at, time.monotonic() + RELEASE_S)
             elif event["event"] == "command":
                 (handle.commands.add if event["is_running"] else handle.commands.discard)(event["group"])
             elif event["event"] == "operator":
@@ -366,6 +369,8 @@ class Supervisor:
         if handle.state == "starting":
             handle.state = "ready"
         slot = self.slots[handle.slot - 1]
+        if slot.is_quiet:
+            handle.quiet()  # it replaces one that an operator made quiet
         if handle is slot.incoming:
             old, slot.current, slot.incoming = slot.current, handle, None
             if old is not None:
@@ -393,6 +398,8 @@ class Supervisor:
             return
         self._drop_next()
         self._to_replace.clear()
+        for slot in self.slots:
+            slot.is_quiet = False
         self._next = self._start_template(self._wants_preload)
 
     def _replace_next(self) -> None:
@@ -423,10 +430,11 @@ class Supervisor:
     def _on_operator(self, handle: WorkerHandle, event: Event) -> None:
         """`openq worker stop` or `quiet`, through the registry of workers."""
         log.info("process %s: an operator asked for %s", handle.name, event["command"])
+        slot = self.slots[handle.slot - 1]
         if event["command"] == "quiet":
+            slot.is_quiet = True
             handle.quiet()
             return
-        slot = self.slots[handle.slot - 1]
         slot.is_open, slot.start_at = False, None
         for each in slot.handles:
             each.stop(self.options.grace_s, KILL_AFTER_S)

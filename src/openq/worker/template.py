@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> int:
         messages = channel.receive()
     if not messages:
         return 0
+    sys.path += [path for path in messages[0]["path"] if path not in sys.path]
     options = ServiceOptions.from_json(messages[0]["options"])
     return Template(channel, options, bool(messages[0]["preload"])).run(messages[1:])
 
