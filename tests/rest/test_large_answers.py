@@ -14,10 +14,10 @@ import pytest
 from openq import OpenQ
 from openq.config import Config
 from openq.local.broker import LocalBroker
-from openq.rest import messages
+from openq.rest import receiving
 from openq.rest.formats import JSON, MSGPACK, encode_messages
 from openq.rest.paging import MAX_ANSWER_BYTES
-from openq.rest.schemas import Messages, MessageView, SearchReply
+from openq.rest.message_schemas import Messages, MessageView, SearchReply
 from openq.server.http import CHUNK_BYTES, HttpRequest, Listener
 from tests.redis.servers import single
 from tests.server.in_process import in_process_server
@@ -174,14 +174,14 @@ def test_a_large_answer_is_encoded_in_many_turns_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts: list[int] = []
-    encode = messages.BatchEncoder._encode
+    encode = receiving.BatchEncoder._encode
 
-    def counted(self: messages.BatchEncoder) -> None:
+    def counted(self: receiving.BatchEncoder) -> None:
         before = self._done
         encode(self)
         parts.append(sum(each.entry.size for each in self._deliveries[before : self._done]))
 
-    monkeypatch.setattr(messages.BatchEncoder, "_encode", counted)
+    monkeypatch.setattr(receiving.BatchEncoder, "_encode", counted)
     with in_process_server(
         LocalBroker(str(tmp_path / "d")), Config(memory=True, drain_timeout_s=1)
     ) as running:

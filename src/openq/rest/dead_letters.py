@@ -16,11 +16,7 @@ from ..errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ..model import Entry
 from ..server.tasks import RedriveAuthorizer, Task
 from .call import RestCall
-from .messages import make_filter
-from .paging import page
-from .problems import Problem
-from .routes import route
-from .schemas import (
+from .message_schemas import (
     DeadGroup,
     DeadGroups,
     DeadLetters,
@@ -33,6 +29,10 @@ from .schemas import (
     Replay,
     TaskView,
 )
+from .messages import make_filter
+from .paging import page
+from .problems import Problem
+from .routes import route
 from .values import iso, moment_ms, seconds
 from .views import is_dead, task_view
 

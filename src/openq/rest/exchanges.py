@@ -8,10 +8,7 @@ from typing import Any
 from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting
 from .call import RestCall
-from .messages import make_draft
-from .problems import Problem
-from .routes import route
-from .schemas import (
+from .message_schemas import (
     BindingChange,
     BindingList,
     BindingListing,
@@ -25,6 +22,9 @@ from .schemas import (
     Routed,
     RoutedMessage,
 )
+from .problems import Problem
+from .publishing import make_draft
+from .routes import route
 from .views import attributes_of
 
 _MAX_ARGUMENT_DEPTH = 16

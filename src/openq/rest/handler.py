@@ -23,7 +23,9 @@ from . import history as history
 from . import history_tables as history_tables
 from . import key_values as key_values
 from . import messages as messages
+from . import publishing as publishing
 from . import queues as queues
+from . import receiving as receiving
 from . import schedules as schedules
 from . import server_info as server_info
 from . import staging as staging
@@ -33,9 +35,10 @@ from . import users as users
 from . import workers as workers
 from .call import RestCall, answer_problem
 from .formats import JSON, explain, reply_format, request_format
+from .message_schemas import Restoring
 from .problems import Problem
 from .routes import ROUTES, Route
-from .schemas import NoQuery, QueryParameters, Restoring
+from .schemas import NoQuery, QueryParameters
 
 PREFIX = "/api/v1/"
 _MAX_CACHED = 4096

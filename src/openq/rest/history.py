@@ -15,11 +15,11 @@ from ..broker.history_source import HistoryFiles, SegmentFile
 from ..errors import HistoryUnavailable, NotOnThisStore
 from .call import RestCall
 from .formats import JSON
+from .history_schemas import Export, PastMessages, PastMessageView, PastQuery, SegmentList, SegmentView
 from .paging import MAX_ANSWER_BYTES, page
 from .payloads import form_of, show_json, show_msgpack
 from .problems import Problem
 from .routes import route
-from .schemas import Export, PastMessages, PastMessageView, PastQuery, SegmentList, SegmentView
 from .values import iso, iso_or_none, moment_ms
 from .views import attributes_of, stored
 

@@ -17,9 +17,9 @@ from ..errors import OpenQError
 from ..server.context import ServerContext
 from .call import RestCall
 from .history_readers import reader_pool
+from .history_schemas import EndQuery, HistoryEnd, HistorySnapshot, RowsQuery, SnapshotQuery
 from .problems import Problem
 from .routes import route
-from .schemas import EndQuery, HistoryEnd, HistorySnapshot, RowsQuery, SnapshotQuery
 from .values import iso
 
 ARROW = b"application/vnd.apache.arrow.stream"

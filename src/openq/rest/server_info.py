@@ -7,7 +7,7 @@ from ..broker.damage import DamageReport
 from ..names import split_name
 from .call import RestCall
 from .routes import route
-from .schemas import DamageCleared, DamageList, DamageView, HealthView, ServerView, Whoami
+from .user_schemas import DamageCleared, DamageList, DamageView, HealthView, ServerView, Whoami
 from .values import iso, seconds
 
 

@@ -12,9 +12,9 @@ from ..auth.policy import Rule
 from ..broker.staged_batches import Committed, StagedBatch, StagingJob
 from ..names import DEFAULT_ACCOUNT, owner_of, split_name
 from .call import RestCall
+from .history_schemas import BatchCommitted, Stage, StageAborted, StageCommit, StageList, StagePart
 from .problems import Problem
 from .routes import route
-from .schemas import BatchCommitted, Stage, StageAborted, StageCommit, StageList, StagePart
 from .values import iso
 
 _SEND_ACTIONS = ("SendMessage",)

@@ -18,9 +18,7 @@ from ..names import DEFAULT_ACCOUNT
 from ..packed import CONTENT_TYPE, pack
 from .call import RestCall
 from .history_readers import count_unsent, require_reply_capacity
-from .problems import Problem
-from .routes import route
-from .schemas import (
+from .history_schemas import (
     BatchAck,
     BatchAcked,
     BatchExtend,
@@ -36,6 +34,8 @@ from .schemas import (
     SubscriptionList,
     SubscriptionView,
 )
+from .problems import Problem
+from .routes import route
 from .values import iso, span_ms
 
 # -- subscriptions ------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..server.tasks import Task
 from .call import RestCall
+from .message_schemas import TaskListView, TaskView
 from .problems import Problem
 from .routes import route
-from .schemas import TaskListView, TaskView
 from .views import task_view
 
 

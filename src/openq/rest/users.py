@@ -14,9 +14,9 @@ from ..auth.policy import Rule, checked
 from ..auth.store import AccessKey, Token, User, UserStore
 from ..errors import InvalidSetting
 from .call import RestCall
+from .message_schemas import Id
 from .routes import route
-from .schemas import (
-    Id,
+from .user_schemas import (
     KeyList,
     KeyRequest,
     KeyView,

@@ -13,8 +13,9 @@ from ..names import split_name
 from ..server.tasks import Task
 from ..settings import SETTINGS, Setting
 from .formats import NATIVE, Format, drop_json_only
+from .message_schemas import DeathView, MessageView, TaskView
 from .payloads import PayloadView, form_of, show_json, show_msgpack, show_native
-from .schemas import DeathView, MessageView, Retry, Settings, Stats, TaskView
+from .schemas import Retry, Settings, Stats
 from .values import iso, iso_or_none, seconds, seconds_or_forever, to_json_value
 
 _NO_EXTRA = DeliveryOptions()

@@ -1,0 +1,501 @@
+"""Requests and replies about messages, dead letters, exchanges and schedules (see `schemas.py`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from .schemas import (
+    MAX_BATCH,
+    MAX_WAIT_S,
+    Limit,
+    Moment,
+    Name,
+    QueryParameters,
+    ReplyBody,
+    RequestBody,
+    Seconds,
+    State,
+    Word,
+)
+
+# -- messages in --------------------------------------------------------------------------------
+
+
+class DeathView(ReplyBody, kw_only=True):
+    queue: str
+    reason: str
+    time: str
+    receive_count: int
+    kind: Literal["max_receives", "rejected", "expired", "overflow"] | UnsetType = UNSET
+    times: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | UnsetType = UNSET
+    first_time: str | UnsetType = UNSET
+
+
+class NewMessage(RequestBody, kw_only=True):
+    """The transmission form, `{"id", "timestamp", "payload"}`, and the other options of a message.
+
+    Messages of a receive or an export are accepted too; the fields of their delivery are ignored.
+    """
+
+    payload: Raw | UnsetType = UNSET
+    body: Raw | UnsetType = UNSET  # another name of the payload
+    payload_encoding: Literal["base64", "msgpack+base64", "json"] | UnsetType = UNSET
+    id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    timestamp: Moment | None = None
+    delay: Seconds | None = None
+    at: Moment | float | None = None
+    priority: Annotated[int, Meta(ge=0, le=255)] = 0
+    group: Word | None = None
+    dedup_id: Word | None = None
+    unique_key: Word | None = None
+    message_type: Word | None = None
+    attributes: dict[str, Any] | None = None
+    ttl: Seconds | None = None
+    publisher: Word | None = None
+    status: str | None = None
+    receive_count: int | None = None
+    receipt_id: str | None = None
+    received_at: str | None = None
+    deadline: str | None = None
+    position: int | None = None
+    reason: str | None = None
+    traceback: str | None = None
+    deaths: list[DeathView] | None = None
+
+
+class Restoring(QueryParameters, kw_only=True):
+    """`restore` keeps the past of a message from a backup; needs the permission manage."""
+
+    restore: bool = False
+
+
+class NewMessages(RequestBody, kw_only=True):
+    messages: list[Raw]
+
+
+class BatchOf(RequestBody, kw_only=True):
+    """A text (in msgpack also bytes) is a message with only a body.
+
+    A msgpack list of only bytes is the fastest.
+    """
+
+    messages: Annotated[list[str | NewMessage], Meta(max_length=MAX_BATCH)]
+
+
+AnyBatch = Annotated[list[str | NewMessage], Meta(max_length=MAX_BATCH)] | BatchOf
+
+
+class Published(ReplyBody, kw_only=True):
+    id: str
+    duplicate: bool | UnsetType = UNSET  # it exists already: the id is that of the earlier message
+
+
+class Outcome(ReplyBody, kw_only=True):
+    """The result of one message of a batch: its id or its error."""
+
+    id: str | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+
+
+class PublishedBatch(ReplyBody, kw_only=True):
+    """`count` messages are in the queue.
+
+    Plain bodies get consecutive ids; only the first is returned: the last twelve digits count up. Otherwise
+    `results` has one entry per message, in order, and `failed` is the number of rejected ones.
+    """
+
+    count: int
+    failed: int = 0
+    first_id: str | UnsetType = UNSET
+    results: list[Outcome] | UnsetType = UNSET
+
+
+# -- messages out -------------------------------------------------------------------------------
+
+
+class Receive(RequestBody, kw_only=True):
+    max: Limit = 1
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0.0
+    visibility_timeout: Seconds | None = None
+    types: Annotated[list[str], Meta(max_length=100)] | None = None
+    consumer: Word | None = None
+
+
+class MessageView(Struct, kw_only=True, gc=False):
+    """One message in the consumption form, or in the persistence form where it is exported."""
+
+    id: str
+    timestamp: str
+    payload: Any
+    payload_encoding: str | UnsetType = UNSET
+    payload_form: str | UnsetType = UNSET
+    status: str
+    message_type: str | None
+    priority: int
+    receive_count: int
+    attributes: dict[str, Any]
+    group: str | UnsetType = UNSET
+    consumer: str | UnsetType | None = UNSET  # the current consumer
+    receipt_id: str | UnsetType = UNSET
+    received_at: str | UnsetType = UNSET
+    deadline: str | UnsetType | None = UNSET
+    state: str | UnsetType = UNSET
+    position: int | UnsetType = UNSET
+    publisher: str | UnsetType = UNSET
+    unique_key: str | UnsetType = UNSET
+    due_at: str | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    traceback: str | UnsetType = UNSET  # of its last failure, where its consumer gave one
+    deaths: list[DeathView] | UnsetType = UNSET
+
+
+class Messages(ReplyBody, kw_only=True):
+    messages: list[MessageView]
+
+
+class MessagePage(ReplyBody, kw_only=True):
+    messages: list[MessageView]
+    next: str | UnsetType = UNSET  # as `after` of the next request
+    truncated: bool | UnsetType = UNSET  # front and rear: true if more were requested than a reply carries
+
+
+class Receipts(RequestBody, kw_only=True):
+    """One delivery (`receipt_id`) or up to 1,000 (`receipts`)."""
+
+    receipt_id: str | UnsetType = UNSET
+    receipts: Annotated[list[str], Meta(max_length=MAX_BATCH)] | UnsetType = UNSET
+
+
+class Nack(Receipts, kw_only=True):
+    delay: Seconds | None = None
+    reason: Annotated[str, Meta(max_length=4096)] | None = None
+    traceback: Annotated[str, Meta(max_length=65536)] | None = None  # its last 4 KiB are kept
+    reject: bool = False  # dead-letter it at once
+    release: bool = False  # return it at once without counting the delivery
+
+
+class Extend(Receipts, kw_only=True):
+    seconds: Seconds
+
+
+class ReceiptFailure(ReplyBody, kw_only=True):
+    receipt_id: str
+    code: str
+    detail: str
+
+
+class Settled(ReplyBody, kw_only=True):
+    """How many deliveries were settled, and which were not."""
+
+    count: int
+    failed: list[ReceiptFailure] = field(default_factory=list)
+    # Of a nack: the new state of each message. Of an extension: the new end of each lease.
+    outcomes: list[str] | UnsetType = UNSET
+
+
+class Browse(QueryParameters, kw_only=True):
+    limit: Limit = 100
+    state: State = "ready"
+    after: str = ""
+    front: bool = False  # the next ones in the order of delivery, which groups and priorities decide
+    rear: bool = False  # the last ones, last first
+
+
+class MessageFilter(RequestBody, kw_only=True):
+    """Selects messages: all given conditions must match."""
+
+    text: str | None = None
+    message_type: str | None = None
+    attributes: dict[str, Any] | None = None
+    json: dict[str, Any] | None = None  # dotted path into the body -> value
+    reason: str | None = None
+    ids: Annotated[list[str], Meta(max_length=MAX_BATCH)] | None = None
+    state: State = "all"
+
+
+class Search(MessageFilter, kw_only=True):
+    limit: Limit = 100
+    budget: Annotated[float, Meta(gt=0, le=30)] = 1.0
+
+
+class SearchReply(ReplyBody, kw_only=True):
+    messages: list[MessageView]
+    complete: bool  # False: the limit, the time or the size of the reply was reached first
+    scanned: int
+
+
+class Edit(RequestBody, kw_only=True):
+    payload: Raw | UnsetType = UNSET
+    body: Raw | UnsetType = UNSET
+    payload_encoding: Literal["base64", "msgpack+base64", "json"] | UnsetType = UNSET
+    message_type: Word | UnsetType | None = UNSET
+    attributes: dict[str, Any] | UnsetType = UNSET
+    delay: Seconds | UnsetType = UNSET
+    at: Moment | float | UnsetType = UNSET
+
+
+class MoveTarget(RequestBody, kw_only=True):
+    to: Name
+
+
+class Id(ReplyBody, kw_only=True):
+    id: str
+
+
+class TimelineStepView(ReplyBody, kw_only=True):
+    time: str
+    what: str
+    queue: str
+    detail: str
+    traceback: str | UnsetType = UNSET
+
+
+class Timeline(ReplyBody, kw_only=True):
+    id: str
+    steps: list[TimelineStepView]
+
+
+class Reason(ReplyBody, kw_only=True):
+    code: str
+    text: str
+
+
+# -- dead letters, replay, tasks ----------------------------------------------------------------
+
+
+class DeadQueue(ReplyBody, kw_only=True):
+    queue: str
+    messages: int
+    sources: list[str]
+    oldest_age: float | None
+
+
+class DeadQueues(ReplyBody, kw_only=True):
+    queues: list[DeadQueue]
+
+
+class DeadLetterView(ReplyBody, kw_only=True):
+    id: str
+    source: str
+    reason: str
+    time: str
+    receive_count: int
+    message_type: str | None
+    traceback: str | UnsetType = UNSET
+
+
+class DeadLetters(ReplyBody, kw_only=True):
+    messages: list[DeadLetterView]
+    next: str | UnsetType = UNSET
+
+
+class DeadPage(QueryParameters, kw_only=True):
+    limit: Limit = 100
+    after: str = ""
+    traceback: bool = False  # with the tracebacks of their last failures
+
+
+class DeadGroup(ReplyBody, kw_only=True):
+    """Dead letters whose reasons differ only in numbers, ids and addresses."""
+
+    reason: str
+    sample: str
+    count: int
+    sources: list[str]
+    ids: list[str]
+    first: str
+    last: str
+
+
+class DeadGroups(ReplyBody, kw_only=True):
+    groups: list[DeadGroup]
+    scanned: int
+    complete: bool
+
+
+class Redrive(RequestBody, kw_only=True):
+    to: Name | None = None
+    filter: MessageFilter | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None  # messages per second
+    dry_run: bool = False
+
+
+class Discard(RequestBody, kw_only=True):
+    filter: MessageFilter | None = None
+    dry_run: bool = False
+
+
+class Replay(RequestBody, kw_only=True):
+    """From a time, from a message, or all that history holds and `filter` matches.
+
+    Messages that a purge removed are left out, unless `include_purged` asks for them.
+    """
+
+    since: Moment | float | None = None
+    since_id: str | None = None
+    filter: MessageFilter | None = None
+    to: Name | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None
+    dry_run: bool = False
+    include_purged: bool = False
+
+
+class TaskView(ReplyBody, kw_only=True):
+    """A task. With `dry_run` nothing was started: `total` is the number of affected messages."""
+
+    id: str | UnsetType = UNSET
+    kind: str
+    queue: str
+    state: str
+    done: int
+    total: int | None
+    started: str | None = None
+    ended: str | None = None
+    error: str | None = None
+    code: str | UnsetType = UNSET  # of the error
+    result: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class TaskListView(ReplyBody, kw_only=True):
+    tasks: list[TaskView]
+
+
+# -- exchanges ----------------------------------------------------------------------------------
+
+
+class ExchangeChange(RequestBody, kw_only=True):
+    kind: Literal["direct", "fanout", "topic", "headers"] = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    alternate: Name | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class ExchangeView(ReplyBody, kw_only=True):
+    name: str
+    kind: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    alternate: str | None
+    arguments: dict[str, Any]
+
+
+class ExchangeList(ReplyBody, kw_only=True):
+    exchanges: list[ExchangeView]
+
+
+class IfUnused(QueryParameters, kw_only=True):
+    if_unused: bool = False
+
+
+class RoutedMessage(NewMessage, kw_only=True):
+    routing_key: Annotated[str, Meta(max_length=255)] = ""
+
+
+class Routed(ReplyBody, kw_only=True):
+    id: str
+    queues: list[str]  # those it reached
+
+
+class BindingChange(RequestBody, kw_only=True):
+    source: Name
+    destination: Name
+    to_exchange: bool = False
+    key: Annotated[str, Meta(max_length=255)] = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class BindingView(ReplyBody, kw_only=True):
+    source: str
+    destination: str
+    to_exchange: bool
+    key: str
+    arguments: dict[str, Any]
+
+
+class BindingList(ReplyBody, kw_only=True):
+    bindings: list[BindingView]
+
+
+class BindingListing(QueryParameters, kw_only=True):
+    source: str | None = None
+    destination: str | None = None
+
+
+class Changed(ReplyBody, kw_only=True):
+    changed: bool  # False: nothing had to be changed
+
+
+# -- schedules ----------------------------------------------------------------------------------
+
+
+class ScheduleChange(RequestBody, kw_only=True):
+    """A message, its queue, and when it is published: either `cron` or `every` (seconds)."""
+
+    queue: Name
+    payload: Raw | UnsetType = UNSET
+    body: Raw | UnsetType = UNSET  # another name of the payload
+    payload_encoding: Literal["base64", "msgpack+base64", "json"] | UnsetType = UNSET
+    cron: Annotated[str, Meta(max_length=1000, description="such as */5 * * * *")] | None = None
+    every: Seconds | None = None
+    timezone: Annotated[str, Meta(max_length=255, description="such as Europe/Berlin")] = "UTC"
+    misfire: Literal["skip", "once", "all"] = "once"
+    jitter: Seconds = 0
+    start: Moment | None = None
+    end: Moment | None = None
+    priority: Annotated[int, Meta(ge=0, le=255)] = 0
+    group: Word | None = None
+    message_type: Word | None = None
+    attributes: dict[str, Any] | None = None
+    delay: Seconds | None = None
+    ttl: Seconds | None = None
+    unique_key: Word | None = None
+    publisher: Word | None = None
+
+
+class ScheduleView(ReplyBody, kw_only=True):
+    name: str
+    queue: str
+    payload: Any
+    payload_encoding: str | UnsetType = UNSET
+    cron: str | None
+    every: float | None
+    timezone: str
+    misfire: str
+    jitter: float
+    start: str | None
+    end: str | None
+    priority: int
+    group: str | UnsetType = UNSET
+    message_type: str | UnsetType = UNSET
+    unique_key: str | UnsetType = UNSET
+    publisher: str | UnsetType = UNSET
+    attributes: dict[str, Any]
+    delay: float | UnsetType = UNSET
+    ttl: float | UnsetType = UNSET
+    paused: bool
+    created: str
+    next_run: str | None  # null: it is paused, or no run is left
+    next_runs: list[str]
+    last_run: str | None
+    runs: int
+    missed: int
+    error: str | None  # of the last run, if it failed
+
+
+class ScheduleList(ReplyBody, kw_only=True):
+    schedules: list[ScheduleView]
+
+
+class NextRuns(QueryParameters, kw_only=True):
+    """How many of the next runs the reply shows."""
+
+    next_runs: Annotated[int, Meta(ge=0, le=100)] = 5
