@@ -32,7 +32,7 @@ from typing import Any
 from openq.config import load
 from openq.local.broker import LocalBroker
 from openq.server.app import Server
-from openq.server.http import new_loop
+from openq.server.listener import new_loop
 
 from .amqp_client import BURST, Consumer, Flood, Link, Publisher, Role, bursts
 from .server_load import STUCK_S, RequestRefused

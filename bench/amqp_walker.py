@@ -11,7 +11,7 @@ import struct
 import sys
 from typing import cast
 
-from openq.server.http import new_loop
+from openq.server.listener import new_loop
 
 from .amqp_client import HEARTBEAT
 

@@ -30,7 +30,7 @@ import msgspec
 from openq.config import load
 from openq.local.broker import LocalBroker
 from openq.server.app import Server
-from openq.server.http import new_loop
+from openq.server.listener import new_loop
 
 from .server_load import Drain, Repeat, RequestPlan
 from .server_requests import VARIETY, AwsJson, body, post_json, post_msgpack

@@ -6,7 +6,7 @@ from types import TracebackType
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.server.app import Server
-from openq.server.http import new_loop
+from openq.server.listener import new_loop
 from tests.serving import free_port
 
 

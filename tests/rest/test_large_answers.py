@@ -16,9 +16,11 @@ from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.rest import receiving
 from openq.rest.formats import JSON, MSGPACK, encode_messages
-from openq.rest.paging import MAX_ANSWER_BYTES
 from openq.rest.message_schemas import Messages, MessageView, SearchReply
-from openq.server.http import CHUNK_BYTES, HttpRequest, Listener
+from openq.rest.paging import MAX_ANSWER_BYTES
+from openq.server.http import CHUNK_BYTES
+from openq.server.http_request import HttpRequest
+from openq.server.listener import Listener
 from tests.redis.servers import single
 from tests.server.in_process import in_process_server
 from tests.server.raw_http import RawHttpClient, queue_url, request_bytes

@@ -30,7 +30,9 @@ from openq.model import QueueSettings
 from openq.rest.handler import ROUTES
 from openq.rest.routes import Route
 from openq.server.app import Server
-from openq.server.http import HttpConnection, HttpRequest, Listener
+from openq.server.http import HttpConnection
+from openq.server.http_request import HttpRequest
+from openq.server.listener import Listener
 from openq.sqs.requests import REQUESTS
 
 PATIENCE_S = 10.0  # for one request; after it, it hangs

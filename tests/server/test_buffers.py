@@ -17,7 +17,9 @@ from openq.amqp import publishing
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.server.buffers import BufferLimit
-from openq.server.http import CHUNK_BYTES, MAX_CACHED_HEAD_BYTES, HttpConnection, HttpRequest, Listener
+from openq.server.http import CHUNK_BYTES, MAX_CACHED_HEAD_BYTES, HttpConnection
+from openq.server.http_request import HttpRequest
+from openq.server.listener import Listener
 from tests.amqp.dialogue import ConnectionEnded
 from tests.amqp.raw_client import RawClient, body_frame, method, publish
 from tests.server.in_process import InProcessServer, in_process_server

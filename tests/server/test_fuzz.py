@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from openq.server.http import HttpRequest
+from openq.server.http_request import HttpRequest
 from tests.server.fuzz import (
     Framing,
     FuzzFailure,

@@ -9,15 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from openq.server.http import (
-    MAX_HEAD_BYTES,
-    MAX_HEADERS,
-    Handler,
-    HttpLimits,
-    HttpRequest,
-    Listener,
-    new_loop,
-)
+from openq.server.http import MAX_HEAD_BYTES, MAX_HEADERS
+from openq.server.http_request import Handler, HttpRequest
+from openq.server.listener import HttpLimits, Listener, new_loop
 from tests.waiting import until
 
 TEXT = b"text/plain"

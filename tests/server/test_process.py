@@ -21,7 +21,7 @@ from openq.config import Config
 from openq.errors import InvalidSetting
 from openq.local.broker import LocalBroker
 from openq.server.app import PortTaken, Server, tls_context
-from openq.server.http import new_loop
+from openq.server.listener import new_loop
 from tests.certificates import make_certificate
 from tests.cli.helpers import run_in_process
 from tests.serving import free_port, served, start

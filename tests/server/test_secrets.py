@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.server.app import NoCredentials, Server, banner
-from openq.server.http import new_loop
+from openq.server.listener import new_loop
 from tests.cli.helpers import CommandResult, run_openq
 from tests.server.raw_http import Answer, RawHttpClient, request_bytes, rest_request
 from tests.serving import Served, served, start

@@ -18,7 +18,9 @@ from openq.local.broker import LocalBroker
 from openq.model import Draft
 from openq.names import DEFAULT_ACCOUNT
 from openq.server.context import ServerContext
-from openq.server.http import HttpConnection, HttpRequest, Listener
+from openq.server.http import HttpConnection
+from openq.server.http_request import HttpRequest
+from openq.server.listener import Listener
 from openq.sqs import aws_json
 from openq.sqs.call import QueueResolver, SqsCall
 from openq.sqs.errors import SqsError

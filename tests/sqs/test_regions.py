@@ -13,7 +13,9 @@ from openq.auth.guard import Guard, Principal
 from openq.auth.policy import Rule
 from openq.auth.store import UserStore
 from openq.names import arn_of, is_region, namespace_of, owner_of, qualified_name, split_namespace
-from openq.server.http import HttpConnection, HttpRequest, Listener
+from openq.server.http import HttpConnection
+from openq.server.http_request import HttpRequest
+from openq.server.listener import Listener
 from openq.sqs.call import SqsCall
 from openq.sqs.errors import SqsError
 from openq.sqs.queues import QUEUE_ACTIONS

@@ -21,7 +21,7 @@ from ..errors import DirectoryInUse
 from ..local.broker import LocalBroker
 from ..rest.handler import RestHandler
 from ..server.context import ServerContext
-from ..server.http import HttpLimits, Listener
+from ..server.listener import HttpLimits, Listener
 from .api import UsageError
 from .directory import require_journal
 

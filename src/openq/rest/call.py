@@ -13,7 +13,7 @@ from ..model import check_name
 from ..names import DEFAULT_ACCOUNT, arn_of, qualified_name, split_name, split_namespace
 from ..server.condition_keys import request_condition_keys
 from ..server.context import ServerContext, unless_gone
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 from .formats import Format, encode_messages
 from .problems import CONTENT_TYPE, Problem, render
 from .routes import Route, SqsActions

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 from .problems import Problem
 
 

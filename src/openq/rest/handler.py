@@ -14,7 +14,7 @@ import msgspec
 from ..auth.guard import Principal, read_basic
 from ..names import DEFAULT_ACCOUNT
 from ..server.context import ServerContext
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 
 # Importing the modules of the handlers registers their routes.
 from . import dead_letters as dead_letters

@@ -23,7 +23,7 @@ import msgspec
 from ..errors import Closed, hide_paths
 from ..history.worker import MAX_FRAME, PACKAGES_MISSING, frame
 from ..server.context import ServerContext, TooManySearches
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 from .call import RestCall
 from .problems import Problem
 

@@ -37,7 +37,8 @@ from ..settings import merge_settings
 from ..sqs.handler import SqsHandler
 from .context import ServerContext
 from .health import HealthHandler
-from .http import HttpLimits, HttpRequest, Listener, new_loop
+from .http_request import HttpRequest
+from .listener import HttpLimits, Listener, new_loop
 from .memory import MemoryReclaimer, limit_arenas
 from .router import HttpRouter
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ..auth.guard import Principal
-from .http import HttpRequest
+from .http_request import HttpRequest
 
 
 def request_condition_keys(

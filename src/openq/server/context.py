@@ -19,7 +19,8 @@ from ..config import Config
 from ..errors import OpenQError
 from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
-from .http import HttpRequest, Listener
+from .http_request import HttpRequest
+from .listener import Listener
 from .tasks import TaskList
 
 log = logging.getLogger("openq.server")

@@ -15,7 +15,7 @@ from ..metrics import Family, render
 from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
 from .buffers import PROTOCOLS, BufferLimit
 from .context import ServerContext
-from .http import HttpRequest
+from .http_request import HttpRequest
 
 log = logging.getLogger("openq.server")
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import Callable
-from email.utils import formatdate
 from http import HTTPStatus
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from .admission import MAX_LINGERING, Admission
-from .buffers import SMALL, BufferLimit
+from .admission import MAX_LINGERING
+from .buffers import SMALL
+from .http_request import NO_HEADERS, HttpRequest
+
+if TYPE_CHECKING:
+    from .listener import Listener
 
 log = logging.getLogger("openq.http")
 
@@ -45,94 +46,10 @@ _SINGLE_HEADERS = frozenset(
 )
 _UPGRADE_HEADERS = frozenset((b"upgrade", b"connection", b"http2-settings"))
 _UNCACHEABLE_HEADERS = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
-_NONE: list[tuple[bytes, bytes]] = []  # never changed
 _SLASH = ord("/")
 MAX_CACHED_HEADS = 4  # heads that a connection caches
 MAX_CACHED_HEAD_BYTES = 4 << 10  # of each
 MAX_CACHE_TRIES = 16
-
-Handler = Callable[["HttpRequest"], None]
-
-
-class HttpRequest:
-    """One complete request. The handler answers it exactly once, on the loop."""
-
-    __slots__ = (
-        "_connection",
-        "body",
-        "fields",
-        "gone",
-        "keep_alive",
-        "method",
-        "on_gone",
-        "repeated",
-        "target",
-    )
-
-    def __init__(
-        self,
-        connection: HttpConnection,
-        method: str,
-        target: bytes,
-        fields: dict[bytes, bytes],
-        repeated: list[tuple[bytes, bytes]],
-        body: bytes,
-        keep_alive: bool,
-    ) -> None:
-        self._connection = connection
-        self.method = method
-        self.target = target  # as received: signatures cover these bytes
-        self.fields = fields  # headers by lower-case name; the first of several
-        self.repeated = repeated
-        self.body = body
-        self.keep_alive = keep_alive
-        self.gone = False  # the client disconnected; a reply is not sent
-        self.on_gone: Callable[[], None] | None = None
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """All headers; those of one name in their order."""
-        return [*self.fields.items(), *self.repeated]
-
-    def header(self, name: bytes) -> bytes | None:
-        return self.fields.get(name)
-
-    @property
-    def path(self) -> str:
-        """Not percent-decoded: an encoded slash is not a separator."""
-        return self.target.partition(b"?")[0].decode("latin-1")
-
-    @property
-    def query(self) -> str:
-        return self.target.partition(b"?")[2].decode("latin-1")
-
-    @property
-    def peer(self) -> str:
-        return self._connection.peer
-
-    @property
-    def is_tls(self) -> bool:
-        return self._connection.is_tls
-
-    def answer(self, status: int, body: bytes, content_type: bytes, headers: bytes = b"") -> None:
-        """`headers` are further lines, each with its CRLF."""
-        self._connection.answer(self, status, body, content_type, headers)
-
-    @property
-    def unsent(self) -> int:
-        """Bytes of replies that its connection could not send yet."""
-        return self._connection.unsent
-
-    def later(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Run `work`, which answers this request after its handler has returned. An exception is logged and
-        answered with 500; then False is returned."""
-        try:
-            work(*arguments)
-        except Exception:
-            log.exception("an answer failed: %s %.200r", self.method, self.target.partition(b"?")[0])
-            self._connection.fail(self)
-            return False
-        return True
 
 
 class CachedHead:
@@ -153,81 +70,6 @@ _NO_PARSER = httptools.HttpRequestParser(object())
 
 class _RequestRejected(Exception):
     """Raised inside a callback to stop the parser; `_refusal` has status and text."""
-
-
-class HttpLimits:
-    """Limits of a listener: times in seconds, sizes in bytes."""
-
-    __slots__ = ("body_s", "connections", "head_s", "idle_s", "request_bytes")
-
-    def __init__(
-        self,
-        *,
-        request_bytes: int = 20 << 20,
-        connections: int = 20_000,
-        head_s: float = 10.0,
-        body_s: float = 30.0,
-        idle_s: float = 120.0,
-    ) -> None:
-        self.request_bytes = request_bytes
-        self.connections = connections
-        self.head_s = head_s
-        self.body_s = body_s
-        self.idle_s = idle_s
-
-
-class Listener:
-    """State shared by all connections of one server: the handler, limits, a coarse clock."""
-
-    def __init__(
-        self,
-        handler: Handler,
-        limits: HttpLimits | None = None,
-        buffers: BufferLimit | None = None,
-        admission: Admission | None = None,
-    ) -> None:
-        self.handler = handler
-        self.limits = limits or HttpLimits()
-        self.buffers = buffers or BufferLimit()
-        self.admission = admission or Admission(self.limits.connections)
-        self.connections: set[HttpConnection] = set()
-        self.lingering: set[HttpConnection] = set()  # rejected; reading the error
-        self.draining = False
-        self.requests = 0
-        self.now = time.monotonic()
-        self.date = b""
-        self._sweeper: asyncio.TimerHandle | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._sweep(loop)
-
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Once a second: update the clock and the Date header, and close slow connections."""
-        self.now = now = time.monotonic()
-        self.date = b"Date: " + formatdate(usegmt=True).encode() + b"\r\n"
-        late = [each for each in (*self.connections, *self.lingering) if 0 < each.deadline < now]
-        for connection in late:
-            connection.time_out()
-        for connection in list(self.connections):
-            if connection.unsent > SMALL:
-                connection.report()
-        self._sweeper = loop.call_later(1.0, self._sweep, loop)
-
-    def make(self) -> HttpConnection:
-        return HttpConnection(self)
-
-    def drain(self) -> None:
-        """Accept no more requests. Idle connections are closed at once."""
-        self.draining = True
-        for connection in list(self.connections):
-            connection.close_if_idle()
-
-    def stop(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
-        for connection in (*self.connections, *self.lingering):
-            connection.abort()
 
 
 class HttpConnection(asyncio.Protocol):
@@ -411,7 +253,9 @@ class HttpConnection(asyncio.Protocol):
             # The same bytes as before and the same length of the body: the parsed head is reused.
             self._cache_tries = 0
             self._enqueue(
-                HttpRequest(self, known.method, known.target, known.fields, _NONE, data[known.size :], True)
+                HttpRequest(
+                    self, known.method, known.target, known.fields, NO_HEADERS, data[known.size :], True
+                )
             )
             return
         self._chunk = size
@@ -631,7 +475,7 @@ class HttpConnection(asyncio.Protocol):
         if self._more is not None:
             body = bytes(self._more)
             self._more = None
-        repeated: list[tuple[bytes, bytes]] = _NONE
+        repeated: list[tuple[bytes, bytes]] = NO_HEADERS
         if self._repeated:
             repeated, self._repeated = self._repeated, []
         parser = self._parser
@@ -848,18 +692,3 @@ class HttpConnection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-
-def host_of(request: HttpRequest) -> str:
-    """The Host header as text; empty for HTTP/1.0 clients without one."""
-    value = request.header(b"host")
-    return "" if value is None else value.decode("latin-1").strip()
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where a wheel is available: nearly twice the requests per second."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

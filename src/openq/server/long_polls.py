@@ -13,7 +13,7 @@ from ..broker.waiters import Waiter
 from ..errors import OpenQError
 from ..model import Delivery, Entry
 from .context import ServerContext
-from .http import HttpRequest
+from .http_request import HttpRequest
 
 Then = Callable[[list[Delivery], OpenQError | None], None]
 

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from .context import ServerContext
-from .http import Handler, HttpRequest
+from .http_request import Handler, HttpRequest
 
 _TEXT = b"text/plain; charset=utf-8"
 _MAX_CACHED_HOSTS = 1_000

@@ -15,7 +15,7 @@ from ..model import QueueSettings
 from ..names import DEFAULT_ACCOUNT, arn_of, namespace_of, qualified_name, split_name, split_namespace
 from ..server.condition_keys import request_condition_keys
 from ..server.context import ServerContext
-from ..server.http import HttpRequest, host_of
+from ..server.http_request import HttpRequest, host_of
 from . import errors
 from .limits import SqsLimits, limits_of
 from .queue_attributes import max_message_size, wait_s

@@ -19,7 +19,7 @@ from ..errors import OpenQError, TooManyInFlight
 from ..model import ENCODING_TEXT, Delivery
 from ..server import long_polls
 from ..server.context import ServerContext
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 from . import errors
 from . import requests as sqs
 from .call import SqsQueue

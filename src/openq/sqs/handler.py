@@ -19,7 +19,7 @@ from ..auth.policy import ROLES, SQS_ACTIONS
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT
 from ..server.context import ServerContext
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs
 from .call import QueueResolver, SqsCall, SqsQueue

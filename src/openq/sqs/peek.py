@@ -15,7 +15,7 @@ import msgspec
 from ..broker.interface import Broker, Filter
 from ..errors import OpenQError
 from ..model import Entry
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 from . import aws_json, aws_query, errors
 from . import requests as sqs
 from .call import SqsCall, SqsQueue

@@ -10,7 +10,7 @@ import re
 from urllib.parse import parse_qs, urlsplit
 
 from ..names import is_region
-from ..server.http import HttpRequest
+from ..server.http_request import HttpRequest
 
 _CREDENTIAL = b"Credential="
 _PRESIGNED = b"X-Amz-Credential="

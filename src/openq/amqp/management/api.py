@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from ...auth.errors import AuthenticationFailed
 from ...auth.guard import Principal, read_basic
 from ...server.context import ServerContext
-from ...server.http import HttpRequest
+from ...server.http_request import HttpRequest
 from ..access import GUEST
 from ..topology import Topology
 

@@ -17,7 +17,7 @@ from ...errors import Closed, JournalFailed, OpenQError, OutOfRoom, StoreError, 
 from ...names import DEFAULT_ACCOUNT, owner_of, qualified_name, split_name, split_namespace
 from ...server.condition_keys import request_condition_keys
 from ...server.context import unless_gone
-from ...server.http import HttpRequest
+from ...server.http_request import HttpRequest
 from ..arguments import account_of
 from ..errors import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, NOT_FOUND, RESOURCE_ERROR, AmqpError
 from ..publishing import DiskFull

@@ -1,0 +1,103 @@
+"""One HTTP request, as handlers see it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .http import HttpConnection
+
+log = logging.getLogger("openq.http")
+
+NO_HEADERS: list[tuple[bytes, bytes]] = []  # never changed
+
+Handler = Callable[["HttpRequest"], None]
+
+
+class HttpRequest:
+    """One complete request. The handler answers it exactly once, on the loop."""
+
+    __slots__ = (
+        "_connection",
+        "body",
+        "fields",
+        "gone",
+        "keep_alive",
+        "method",
+        "on_gone",
+        "repeated",
+        "target",
+    )
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        method: str,
+        target: bytes,
+        fields: dict[bytes, bytes],
+        repeated: list[tuple[bytes, bytes]],
+        body: bytes,
+        keep_alive: bool,
+    ) -> None:
+        self._connection = connection
+        self.method = method
+        self.target = target  # as received: signatures cover these bytes
+        self.fields = fields  # headers by lower-case name; the first of several
+        self.repeated = repeated
+        self.body = body
+        self.keep_alive = keep_alive
+        self.gone = False  # the client disconnected; a reply is not sent
+        self.on_gone: Callable[[], None] | None = None
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """All headers; those of one name in their order."""
+        return [*self.fields.items(), *self.repeated]
+
+    def header(self, name: bytes) -> bytes | None:
+        return self.fields.get(name)
+
+    @property
+    def path(self) -> str:
+        """Not percent-decoded: an encoded slash is not a separator."""
+        return self.target.partition(b"?")[0].decode("latin-1")
+
+    @property
+    def query(self) -> str:
+        return self.target.partition(b"?")[2].decode("latin-1")
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    @property
+    def is_tls(self) -> bool:
+        return self._connection.is_tls
+
+    def answer(self, status: int, body: bytes, content_type: bytes, headers: bytes = b"") -> None:
+        """`headers` are further lines, each with its CRLF."""
+        self._connection.answer(self, status, body, content_type, headers)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of replies that its connection could not send yet."""
+        return self._connection.unsent
+
+    def later(self, work: Callable[..., None], *arguments: object) -> bool:
+        """Run `work`, which answers this request after its handler has returned. An exception is logged and
+        answered with 500; then False is returned."""
+        try:
+            work(*arguments)
+        except Exception:
+            log.exception("an answer failed: %s %.200r", self.method, self.target.partition(b"?")[0])
+            self._connection.fail(self)
+            return False
+        return True
+
+
+def host_of(request: HttpRequest) -> str:
+    """The Host header as text; empty for HTTP/1.0 clients without one."""
+    value = request.header(b"host")
+    return "" if value is None else value.decode("latin-1").strip()
