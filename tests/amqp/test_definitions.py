@@ -19,7 +19,7 @@ from openq.amqp.definitions_export import export
 from openq.amqp.definitions_import import apply_at_start, apply_topology, apply_users
 from openq.amqp.permissions import globs_of
 from openq.auth.errors import LoginFailed
-from openq.auth.policy import Rule, matches
+from openq.auth.rules import Rule, matches
 from openq.model import Draft, QueueSettings
 
 from .topology_server import TopologyServer

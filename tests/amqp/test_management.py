@@ -14,7 +14,7 @@ import pytest
 
 from openq import OpenQ
 from openq.amqp.management.api import ROUTES
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from tests.serving import Served, free_port, served
 from tests.waiting import until

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from tests.serving import free_port, served
 from tests.waiting import until

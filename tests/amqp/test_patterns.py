@@ -13,7 +13,7 @@ import pytest
 from openq.amqp.patterns import MAX_LENGTH, Pattern, UnsupportedPattern
 from openq.amqp.permissions import globs_of
 from openq.amqp.policies import FILE, InvalidAmqpPolicy, Policies, Policy
-from openq.auth.policy import matches
+from openq.auth.rules import matches
 from openq.history.selection import matches_pattern as matches_glob
 from tests.server.raw_http import RawHttpClient
 from tests.serving import served

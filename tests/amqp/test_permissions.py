@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.config import Config
 from openq.local.broker import LocalBroker

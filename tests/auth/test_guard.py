@@ -12,7 +12,8 @@ import pytest
 
 from openq.auth.errors import AuthenticationFailed, InvalidSignature, LoginFailed, TooManyFailedLogins
 from openq.auth.guard import ANONYMOUS, Guard, Principal, first_key, read_basic
-from openq.auth.policy import ACTIONS, Rule, parse
+from openq.auth.policy_document import parse
+from openq.auth.rules import ACTIONS, Rule
 from openq.auth.store import UserStore
 from openq.names import DEFAULT_ACCOUNT
 

@@ -10,20 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openq.auth.errors import InvalidAccessPolicy
-from openq.auth.policy import (
-    ACTIONS,
-    QUEUE_ACTIONS,
-    ROLES,
-    LabelExists,
-    LabelNotFound,
-    Rule,
-    add_permission,
-    evaluate,
-    judge,
-    matches,
-    parse,
-    remove_permission,
-)
+from openq.auth.policy import LabelExists, LabelNotFound, add_permission, evaluate, remove_permission
+from openq.auth.policy_document import parse
+from openq.auth.rules import ACTIONS, QUEUE_ACTIONS, ROLES, Rule, judge, matches
 from openq.errors import InvalidSetting
 
 OWNER = "444455556666"

@@ -17,7 +17,7 @@ import pytest
 
 from openq.auth.errors import UnknownName, UserStoreDamaged
 from openq.auth.guard import Guard, write_secret_file
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore, check_password, hash_password, rabbitmq_hash
 from openq.errors import DiskFull, InvalidSetting
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openq.auth.policy import ACTIONS, ROLES
+from openq.auth.rules import ACTIONS, ROLES
 from openq.auth.store import UserStore, check_password
 from tests.cli.helpers import CommandResult, run_in_process, run_on_terminal
 

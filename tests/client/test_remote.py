@@ -29,7 +29,7 @@ from openq import (
     VirtualClock,
     aio,
 )
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.client import documents, remote, server_target
 from openq.client.interface import OnlyInProcess

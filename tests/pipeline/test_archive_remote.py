@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from openq import OpenQ
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.cli.main import main
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError

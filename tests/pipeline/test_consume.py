@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openq import OpenQ
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.client.http import Refused
 from openq.errors import InvalidSetting, OpenQError

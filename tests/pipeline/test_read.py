@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.errors import HistoryUnavailable
 from openq.history.archive import Archive, Manifest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.client.http import Refused, Unreachable
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from openq import OpenQ
-from openq.auth.policy import ACTIONS, Rule
+from openq.auth.rules import ACTIONS, Rule
 from openq.auth.store import UserStore
 from openq.client.http import Refused, Unreachable
 from openq.errors import InvalidSetting, OpenQError, QueueNotFound

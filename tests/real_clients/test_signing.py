@@ -22,7 +22,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import CreatedKey, UserStore
 from tests.real_clients import boto
 from tests.real_clients.boto import arn_of, bodies, fresh, make, take

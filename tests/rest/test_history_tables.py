@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 import pytest
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.history.local import LocalHistory
 from openq.history.selection import Selection

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from openq.auth.policy import ROLES, Rule
+from openq.auth.rules import ROLES, Rule
 from openq.auth.store import UserStore
 from openq.local.broker import LocalBroker
 from openq.model import QueueSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openq.auth.policy import SQS_ACTIONS, Rule
+from openq.auth.rules import SQS_ACTIONS, Rule
 from openq.auth.store import UserStore
 from openq.config import Config
 from openq.local.broker import LocalBroker

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.local.broker import LocalBroker
 from openq.packed import CONTENT_TYPE, pack

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.packed import CONTENT_TYPE, unpack
 from tests.rest.helpers import Answer, Client

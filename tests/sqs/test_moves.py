@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openq.auth.guard import Principal
-from openq.auth.policy import ROLES, Rule
+from openq.auth.rules import ROLES, Rule
 from openq.model import QueueSettings
 from openq.names import qualified_name
 from openq.server.tasks import MAX_RUNNING_OF_ACCOUNT, Task

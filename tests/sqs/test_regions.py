@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openq.auth.guard import Guard, Principal
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.names import arn_of, is_region, namespace_of, owner_of, qualified_name, split_namespace
 from openq.server.http import HttpConnection

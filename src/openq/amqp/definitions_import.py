@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
-from ..auth.policy import Rule
+from ..auth.rules import Rule
 from ..auth.store import UserStore
 from ..errors import InvalidSetting, OpenQError
 from ..names import qualified_name

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ..auth.policy import Rule
+from ..auth.rules import Rule
 from ..auth.store import User
 from ..names import owner_of
 from .arguments import account_of

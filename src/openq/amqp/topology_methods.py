@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from ..auth.policy import LIST_ACTION
+from ..auth.rules import LIST_ACTION
 from ..names import qualified_name
 from . import methods as m
 from .arguments import strip_line_ends

@@ -30,7 +30,9 @@ from .errors import (
     TooManyFailedLogins,
     UserStoreDamaged,
 )
-from .policy import (
+from .policy import evaluate
+from .policy_document import PolicyDocument, PolicyStatement, parse
+from .rules import (
     LIST_ACTION,
     OWN_ACCOUNT_ONLY,
     POLICY_REPAIR_ACTIONS,
@@ -38,12 +40,8 @@ from .policy import (
     ROLES,
     SQS_ACTION_OF,
     Effect,
-    PolicyDocument,
-    PolicyStatement,
     Rule,
-    evaluate,
     judge,
-    parse,
 )
 from .sigv4 import Headers, KeyInfo, Verifier
 from .store import User, UserStore, check_password, is_rabbitmq_hash

@@ -32,7 +32,7 @@ from ..errors import InvalidSetting
 from ..names import DEFAULT_ACCOUNT
 from .documents import DocumentStore, FileDocument, WriteConflict
 from .errors import NameTaken, UnknownName, UserStoreDamaged
-from .policy import ROLES, Rule, checked
+from .rules import ROLES, Rule, checked
 
 FORMAT = 1
 KEY_PREFIX = "OQIA"

@@ -12,7 +12,7 @@ from argparse import ArgumentTypeError, Namespace
 from typing import Any
 
 from ..auth.errors import UnknownName
-from ..auth.policy import Rule, judge
+from ..auth.rules import Rule, judge
 from ..auth.store import UserStore
 from ..config import Config, find_file, load, secret
 from .api import UsageError, ask_password

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..auth.guard import Principal
-from ..auth.policy import POLICY_NOTE, SQS_ACTION_OF
+from ..auth.policy import POLICY_NOTE
+from ..auth.rules import SQS_ACTION_OF
 from ..errors import OpenQError
 from ..model import check_name
 from ..names import DEFAULT_ACCOUNT, arn_of, qualified_name, split_name, split_namespace

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..auth.policy import Rule
+from ..auth.rules import Rule
 from ..broker.staged_batches import Committed, StagedBatch, StagingJob
 from ..names import DEFAULT_ACCOUNT, owner_of, split_name
 from .call import RestCall

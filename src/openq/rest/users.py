@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import UNSET
 
 from ..auth.errors import UnknownName
-from ..auth.policy import Rule, checked
+from ..auth.rules import Rule, checked
 from ..auth.store import AccessKey, Token, User, UserStore
 from ..errors import InvalidSetting
 from .call import RestCall

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ..auth.errors import AuthenticationFailed, InvalidSignature, TooManyFailedLogins
 from ..auth.guard import ANONYMOUS, Principal
-from ..auth.policy import ROLES, SQS_ACTIONS
+from ..auth.rules import ROLES, SQS_ACTIONS
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT
 from ..server.context import ServerContext

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..auth import policy
+from ..auth import policy, policy_document
 from ..auth.errors import InvalidAccessPolicy
 from ..errors import QueueNotFound
 from ..model import QueueSettings
@@ -181,7 +181,7 @@ def _read_policy(draft: _SettingsChange, text: str) -> None:
 def check_policy(text: str, limits: SqsLimits) -> None:
     """Raise the SQS error for an invalid or too long policy."""
     try:
-        count = len(policy.parse(text).statements)
+        count = len(policy_document.parse(text).statements)
     except InvalidAccessPolicy:
         raise errors.invalid_attribute_value("Policy") from None
     if count > limits.max_statements:

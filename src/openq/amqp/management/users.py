@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...auth.policy import ROLES, Rule
+from ...auth.rules import ROLES, Rule
 from ...auth.store import User, UserStore, hash_password, rabbitmq_hash
 from ...names import DEFAULT_ACCOUNT
 from ..arguments import account_of
