@@ -15,9 +15,10 @@ from openq.redis.broker import RedisBroker
 from openq.redis.key_values import RedisKeyValues
 from tests.aio import test_kv as test_aio_kv
 from tests.client import test_kv
-from tests.client.helpers import Make, ended, in_thread, opening, until
+from tests.client.helpers import Make, ended, in_thread, opening
 from tests.redis.servers import FORCED, Server, cluster, single
 from tests.redis.shared_tests import collect_tests
+from tests.waiting import until
 
 pytest_plugins = "tests.client.fixtures"
 

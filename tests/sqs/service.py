@@ -1,4 +1,4 @@
-"""A real site in memory on a clock that stands still, and SQS queue actions called on it."""
+"""A real server context in memory on a clock that stands still, and SQS queue actions called on it."""
 
 import asyncio
 import json
@@ -29,6 +29,21 @@ from openq.sqs.requests import REQUESTS
 
 HOST = "queues.test:9324"
 ARN = f"arn:aws:sqs:us-east-1:{DEFAULT_ACCOUNT}:"
+OTHER = "111122223333"  # another account
+POLICY = json.dumps(
+    {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Sid": "all",
+                "Effect": "Allow",
+                "Principal": "*",
+                "Action": "sqs:SendMessage",
+                "Resource": ARN + "orders",
+            }
+        ],
+    }
+)
 
 
 def _unexpected(request: HttpRequest) -> None:
@@ -116,4 +131,12 @@ def serving(path: Path | None = None, **config: Any) -> Iterator[Service]:
 
 
 def redrive_policy(name: str, count: object = 3) -> str:
-    return json.dumps({"deadLetterTargetArn": ARN + name, "maxReceiveCount": count})
+    return dead_letter_policy(ARN + name, count)
+
+
+def dead_letter_policy(arn: str, count: object = 3, **more: object) -> str:
+    return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": count, **more})
+
+
+def redrive_allow_policy(permission: object, *arns: object) -> str:
+    return json.dumps({"redrivePermission": permission} | ({"sourceQueueArns": list(arns)} if arns else {}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ from tests.sqs.service import ARN, HOST, Service, serving
 
 ACCOUNT = "000000000000"
 WEST = "eu-west-1"
-
-
-@pytest.fixture
-def sqs() -> Iterator[Service]:
-    with serving() as service:
-        yield service
 
 
 def request_of(
