@@ -1,4 +1,4 @@
-"""A real server in a process of its own, for tests that come in by the door."""
+"""A real server in a process of its own, for tests that use its protocols."""
 
 from __future__ import annotations
 

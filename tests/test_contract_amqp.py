@@ -21,9 +21,9 @@ import trustme
 from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker, ProbableAuthenticationError
 
 from openq import OpenQ
+from tests.protocol_clients import Protocols, opened
 from tests.real_clients.boto import fresh
 from tests.serving import free_port, served_amqp
-from tests.test_protocols import Protocols, opened
 from tests.waiting import until
 
 
