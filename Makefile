@@ -26,9 +26,10 @@ run: $(BASE) ## start the server on http://127.0.0.1:9324 (ARGS="--memory --port
 sample: $(BASE) ## run the sample: a producer, a consumer, ten messages; ends by itself
 	$(RUN) -m openq.sample
 
-# Three on two cores: a part of what a test does is to wait, for a process to start or a lease to end.
+# Two for each core: half of what a test does is to wait, for a process to start or a lease to end.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? n * 2 : 8)))
 test: $(STAMP) ## run all tests
-	$(RUN) -m pytest -n 3 --dist loadfile --durations 15 --durations-min 5
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --durations 15 --durations-min 5
 
 test-pythons: $(STAMP) ## the core and the library on each other Python that is here (3.11 to 3.14)
 	$(RUN) -m tests.pythons

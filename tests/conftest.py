@@ -58,6 +58,10 @@ FIRST = (
     "tests/scenarios/",
     "tests/server/",
     "tests/rest/",
+    "tests/amqp/",
+    "tests/journal/",
+    "tests/test_protocols",
+    "tests/client/",
     "tests/sqs/",
 )
 
