@@ -53,6 +53,7 @@ WHOLE = (
     "tests/test_contract_formats.py",
     "tests/test_packed.py",
     "tests/test_amqp_fields.py",
+    "tests/test_amqp_properties.py",
     "tests/aio",
     "tests/local",
     "tests/cli/test_main.py",
