@@ -15,7 +15,6 @@ them, `all` publishes each, at most the newest `MAX_CATCH_UP`.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -229,6 +228,8 @@ def publish_ms(schedule: Schedule, due_ms: int) -> int:
     """When a due time is published: later by a share of the jitter, the same one in every process."""
     if not schedule.jitter_ms:
         return due_ms
+    import hashlib  # imported late: it loads OpenSSL, which clients of a server do without
+
     digest = hashlib.sha256(f"{schedule.name}/{due_ms}".encode()).digest()
     return due_ms + int.from_bytes(digest[:8], "big") % (schedule.jitter_ms + 1)
 

@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain, islice, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
 from ..model import DeliveryOptions, Draft, Entry
-from .engine import Engine
 from .publishing import make_properties
 from .queue import QueueState
 from .ready import FifoOrder, StandardOrder
@@ -23,6 +22,9 @@ from .records import EDIT, EXCHANGE, MOVED, PURGE, REDRIVEN, REMOVE, REMOVED_CAN
 from .routing import Binding, Exchange, Removed
 from .rules import MAX_TIME_MS
 from .why import MAX_AHEAD, QueuePosition, Why, why_paused, why_unavailable, why_waiting
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 # -- one message ------------------------------------------------------------------------------
 

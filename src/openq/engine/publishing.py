@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -312,7 +311,7 @@ class Publishing:
             expires_ms = max(options.due_ms, now_ms) + settings.ttl_ms
             options.expires_ms = min(options.expires_ms or expires_ms, expires_ms)
         if options.dedup is None and settings.dedup_by_content:
-            options.dedup = hashlib.sha256(body).hexdigest()
+            options.dedup = content_hash(body)
         options.mark_plain()
         queue.counters.published += 1
         if keep:
@@ -336,7 +335,7 @@ class Publishing:
             expires_ms = max(options.due_ms, now_ms) + settings.ttl_ms
             options.expires_ms = min(options.expires_ms or expires_ms, expires_ms)
         if options.dedup is None and settings.dedup_by_content:
-            options.dedup = hashlib.sha256(draft.body).hexdigest()
+            options.dedup = content_hash(draft.body)
         if not options.mark_plain().is_plain:
             return options
         if options.type is None and options.route is None and draft.past is None:
@@ -475,3 +474,10 @@ def base_options(draft: Draft, now_ms: int) -> DeliveryOptions:
         id=draft.id,
         route=draft.route,
     )
+
+
+def content_hash(body: bytes) -> str:
+    """The id of a message that is deduplicated by its body."""
+    import hashlib  # imported late: it loads OpenSSL, which clients of a server do without
+
+    return hashlib.sha256(body).hexdigest()
