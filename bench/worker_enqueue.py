@@ -26,7 +26,7 @@ def run(run: Run) -> None:
     except NotAvailable as absent:
         run.log(f"{BENCH}: NOT COMPARED WITH Celery on RabbitMQ: {absent}. Left out: jobs sent")
         return
-    ours, theirs = (1_000, 500) if run.quick else (5_000, 2_000)
+    ours, theirs = (500, 250) if run.quick else (5_000, 2_000)
     openq, rabbit = OpenQ(run.folder("openq"), durable=True), RabbitMq(run.folder("rabbitmq"))
     with started(openq, rabbit):
         server = {"url": f"http://127.0.0.1:{openq.port}"}

@@ -79,7 +79,7 @@ def _on_a_path(run: Run, rivals: str) -> None:
     ours, theirs = _counts(run)
     match = alternate(
         ChildProcess(Drained, OpenQWorker, ours, {"path": run.folder("path")}),
-        ChildProcess(Drained, HueyOnSqlite, theirs, rivals, run.folder("huey")),
+        ChildProcess(Drained, HueyOnSqlite, theirs // 2, rivals, run.folder("huey")),
         run.rounds(5),
     )
     run.emit(faster_by(BENCH, f"{WHAT}, embedded on a path", "huey on SQLite, fsync", match, PATH))
