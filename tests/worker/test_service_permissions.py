@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from openq import OpenQ
-from openq.auth.policy import Rule
+from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from tests.serving import served
 from tests.waiting import WAIT_S, until
