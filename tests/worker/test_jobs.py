@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from openq.worker import Worker
+import pytest
+
+from openq.worker import InvalidArguments, InvalidTask, Worker
 from tests.waiting import until
 from tests.worker.helpers import MakeApp, RunWorker, outcomes
 
@@ -42,6 +44,42 @@ def test_many_jobs_run_once_each(make_app: MakeApp, run_worker: RunWorker) -> No
     until(lambda: len(seen) >= 300)
     until(lambda: outcomes(worker) == {"done": 300})
     assert sorted(seen) == list(range(300))
+
+
+def test_jobs_sent_together_run_once_each_and_are_known_in_their_order(
+    make_app: MakeApp, run_worker: RunWorker
+) -> None:
+    app = make_app()
+
+    @app.task(queue="squares", result_ttl=60)
+    def square(number: int) -> int:
+        return number * number
+
+    @app.task(queue="doubles", codec="msgpack", result_ttl=60)
+    def double(number: int) -> int:
+        return 2 * number
+
+    calls = [task.s(number) for number in range(50) for task in (square, double)]
+    jobs = app.send_many(calls)
+    run_worker(app)
+
+    results = [job.result(timeout=60) for job in jobs]
+    assert results == [value for number in range(50) for value in (number * number, 2 * number)]
+
+
+def test_wrong_calls_are_refused_before_anything_is_sent(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    with pytest.raises(InvalidTask, match="a chain by itself"):
+        app.send_many([double.s(1), double.s(1).then(double)])  # type: ignore[list-item]
+    with pytest.raises(InvalidArguments):
+        app.send_many([double.s(1), double.s("two")])  # type: ignore[arg-type]
+
+    assert len(app.queues.open("default")) == 0
 
 
 def test_a_stopping_worker_gives_back_what_it_did_not_finish(make_app: MakeApp) -> None:

@@ -17,6 +17,7 @@ from ..errors import (
     ExchangeNotFound,
     HistoryUnavailable,
     InvalidSetting,
+    KvConflict,
     MessageNotFoundError,
     NotOnThisStore,
     OpenQError,
@@ -25,6 +26,7 @@ from ..errors import (
     QueueFull,
     QueueInUse,
     QueueNotFound,
+    ScheduleNotFound,
     StoreError,
     TooManyInFlight,
     VisibilityTimeoutExpired,
@@ -405,9 +407,9 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
         case OutOfRoom() | DirectoryInUse() | Closed() | StoreError():
             # Clients wait and retry after a 503, which is right: the error may be transient.
             return service_unavailable(public_text(error))
-        case QueueInUse() | ExchangeInUse() | NotOnThisStore():
+        case QueueInUse() | ExchangeInUse() | NotOnThisStore() | KvConflict():
             return unsupported_operation(public_text(error))
-        case ExchangeNotFound() | HistoryUnavailable():
+        case ExchangeNotFound() | HistoryUnavailable() | ScheduleNotFound():
             return resource_not_found(public_text(error))
         case _:
             # A failed or damaged journal, and anything else: the text says what to do.

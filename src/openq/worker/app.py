@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..client.interface import LibraryBroker
     from ..client.message import Message
     from ..clock import Clock, VirtualClock
+    from .calls import Call
     from .middleware import Middleware
     from .testing import TestWorker
 
@@ -312,6 +313,36 @@ class App:
         queue = await self.queues.open_async(draft.queue, _BODY_CODECS[draft.codec])
         job_id = await queue.publish(body, **draft.publish_options())
         return self._sent(draft, job_id)
+
+    def send_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """Send many jobs with one wait for the broker: `app.send_many(resize.s(name) for name in names)`.
+
+        Returns the jobs in the same order. If one is refused, its error is raised after the others were sent.
+        """
+        drafts = [self._draft_of(call) for call in calls]
+        bodies = [self._prepare(draft, True) for draft in drafts]
+        by_queue: dict[tuple[str, str], list[int]] = {}
+        for number, draft in enumerate(drafts):
+            by_queue.setdefault((draft.queue, draft.codec), []).append(number)
+        jobs: dict[int, Job[R]] = {}
+        for (name, codec), numbers in by_queue.items():
+            items = [{"body": bodies[number], **drafts[number].publish_options()} for number in numbers]
+            ids = self.queues.open(name, _BODY_CODECS[codec]).publish_many(items)
+            for number, job_id in zip(numbers, ids, strict=True):
+                jobs[number] = self._sent(drafts[number], job_id)
+        return [jobs[number] for number in range(len(drafts))]
+
+    def _draft_of(self, call: Call[Any]) -> JobDraft:
+        if len(call.steps) > 1:
+            raise InvalidTask("send_many takes calls (task.s(...)): send a chain by itself, or in a group")
+        [step] = call.steps
+        return make_draft(step.task, step.args, step.kwargs, step.options, self.queues.is_server)
+
+    async def asend_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """`send_many` without blocking the event loop."""
+        from .job import in_thread
+
+        return await in_thread(lambda: self.send_many(calls))
 
     def _prepare(self, draft: JobDraft, check: bool) -> Any:
         for each in self.middleware:
