@@ -1,7 +1,8 @@
 """Jobs sent one by one from one thread, each on disk when `send` returns: against Celery on RabbitMQ.
 
 RabbitMQ and OpenQ sync the disk once for each job that is sent this way, so much of the time is the same. The
-coroutines of one thread that send at once share a sync; Celery has no such call.
+coroutines of one thread that send at once share a sync, and so do the jobs of one `send_many`; Celery has no
+such call.
 
 Celery waits for the confirm of each job (`confirm_publish`). Its queue is durable, its messages persistent.
 """
@@ -13,7 +14,7 @@ from .harness import BenchTarget, ChildProcess, Run, alternate, faster_by
 from .server_processes import NotAvailable, OpenQ
 from .server_rounds import started
 from .worker_common import BENCH, obtain_rivals
-from .worker_ours import OpenQAsyncSender, OpenQSender
+from .worker_ours import OpenQAsyncSender, OpenQBatchSender, OpenQSender
 from .worker_rivals import CeleryOnRabbitMq
 
 TARGET = BenchTarget(floor=3, aim=6)
@@ -32,6 +33,7 @@ def run(run: Run) -> None:
         server = {"url": f"http://127.0.0.1:{openq.port}"}
         for how, sender, target, bar in (
             ("one by one, durable server", OpenQSender, server, TARGET),
+            ("100 at a time, durable server", OpenQBatchSender, server, None),
             ("50 coroutines, durable server", OpenQAsyncSender, server, None),
             ("one by one, embedded on a path", OpenQSender, {"path": run.folder("path")}, None),
         ):

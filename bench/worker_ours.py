@@ -75,6 +75,21 @@ class OpenQSender:
         self._app.close()
 
 
+class OpenQBatchSender(OpenQSender):
+    """Sends a hundred jobs with one call, each durable when it returns."""
+
+    BATCH = 100
+
+    def lap(self, given: Any) -> Lap:
+        app, call = self._app, self._task.s
+        wall, cpu = time.perf_counter(), time.process_time()
+        for start in range(0, self._count, self.BATCH):
+            app.send_many([call(number) for number in range(start, min(start + self.BATCH, self._count))])
+        done = Lap(self._count, time.perf_counter() - wall, time.process_time() - cpu)
+        app.queues.open(QUEUE).purge()
+        return done
+
+
 class OpenQAsyncSender:
     """Sends from one thread too, with `asend` of many coroutines: those that wait at once share a sync."""
 
