@@ -439,3 +439,22 @@ def test_a_template_that_was_killed_is_replaced(project: Project) -> None:
         project.mark.send(2)
         project.until_done(2)
         until(lambda: service.get("/readyz")[0] == 200)
+
+
+def test_a_process_that_dies_while_the_new_code_is_imported_is_replaced(project: Project) -> None:
+    with worker(project.folder, "shop:app", env=project.env) as service:
+        [old] = processes(service)
+        slow = (
+            "Path('importing').touch()\nwhile not Path('go').exists(): time.sleep(0.01)\nraise RuntimeError"
+        )
+        project.write(slow)
+        service.signal(signal.SIGHUP)
+        until((project.folder / "importing").exists)
+        os.kill(old, signal.SIGKILL)
+        project.mark.send(1)
+        project.until_done(1)
+
+        assert old not in project.pids()
+        (project.folder / "go").touch()
+        until(lambda: service.logged("not restarted, the old processes keep running"))
+        assert service.get("/readyz")[0] == 200

@@ -25,6 +25,7 @@ from .loading import load_object, source_files
 from .logs import set_up_logging
 from .options import EXIT_NOT_LOADED, EXIT_OK, EXIT_TIMED_OUT, ServiceOptions
 from .registry import Registration
+from .reload import Stamps
 from .reports import jobs_run
 
 log = logging.getLogger("openq.worker")
@@ -49,7 +50,7 @@ class WorkerProcess:
         self._exit_code = EXIT_OK
         self._runner: Runner | None = None
         self._registration: Registration | None = None
-        self._files: list[str] = []
+        self._files: Stamps = {}
         self._target: dict[str, Any] = {}
         self._is_retiring = False
         self._is_quiet = False

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import OpenQError
+from .reload import Stamps, stamp_of
 
 DEFAULT_NAME = "app"
 SPARED = ("<frozen ", os.path.dirname(importlib.__file__))  # frames of the import system
@@ -86,8 +87,8 @@ def _other_names(module: ModuleType) -> str:
     return f"; it has {module.__name__}:{names[0]}" if names else ""
 
 
-def source_files() -> list[str]:
-    """The files of the imported modules that belong to the project, for --reload.
+def source_files() -> Stamps:
+    """The files of the imported modules that belong to the project, as they are now; for --reload.
 
     These are files outside of the installation of Python and its packages.
     """
@@ -105,4 +106,4 @@ def source_files() -> list[str]:
         if any(real.startswith(prefix + os.sep) for prefix in installed) and "lib" in parts:
             continue
         found.add(real)
-    return sorted(found)
+    return {path: stamp_of(path) for path in sorted(found)}

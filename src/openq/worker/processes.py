@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .channel import Channel, Event
+from .channel import Channel
 from .options import ServiceOptions
+from .reload import Stamps
 
 STUCK_AFTER_S = 5.0  # a process reports every second
 
@@ -24,7 +24,7 @@ class TemplateProcess:
         self.generation = generation
         self.preload = preload
         self.has_imported = False
-        self.files: list[str] = []
+        self.files: Stamps = {}
         self.channel, other = Channel.pair()
         self.started = time.monotonic()
         self._process = subprocess.Popen(
@@ -89,6 +89,9 @@ class WorkerHandle:
     @property
     def is_connected(self) -> bool:
         return self.state == "ready" and bool(self.snapshot.get("connected", True))
+
+    def is_gone(self) -> bool:
+        return self.channel.ended if self.pid is None else not is_alive(self.pid)
 
     def is_silent(self, now: float) -> bool:
         return self.state == "ready" and now - self.last_beat > STUCK_AFTER_S
@@ -158,5 +161,23 @@ class Backoff:
         return 0.0 if failures <= 1 else min(self.first_s * 2.0 ** (failures - 2), self.max_s)
 
 
-Spawn = Callable[[ServiceOptions, int, bool], TemplateProcess]
-EventHandler = Callable[[Event], None]
+def fate_text(code: int | None) -> str:
+    """An exit code, for people."""
+    if code is None:
+        return "unknown exit code"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -15,7 +15,6 @@ application with a data directory of its own has one process only, which must st
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import signal
 import socket
@@ -27,7 +26,8 @@ from typing import Any
 from ..broker.worker_totals import WorkerTotals
 from .channel import Event
 from .options import EXIT_NOT_LOADED, ServiceOptions
-from .processes import Backoff, Slot, TemplateProcess, WorkerHandle
+from .processes import Backoff, Slot, TemplateProcess, WorkerHandle, fate_text
+from .reload import Stamps, read_stamps
 from .reports import stats_of
 
 log = logging.getLogger("openq.worker")
@@ -143,7 +143,7 @@ class Supervisor:
             )
             handle.last_beat = now
             handle.kill()
-        if handle.template.exit_code() is not None and handle.pid is not None and not _exists(handle.pid):
+        if handle.template.exit_code() is not None and handle.is_gone():
             self._ended(handle, None)  # its template is gone too: no exit code is known
 
     # -- signals ------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ class Supervisor:
         """Its worker processes, replaced ones that still finish included."""
         return sorted(self._handles, key=lambda handle: (handle.slot, handle.started))
 
-    def files(self) -> list[str]:
-        """The source files of the application, for --reload."""
-        return [] if self._template is None else self._template.files
+    def files(self) -> Stamps:
+        """The source files of the application as they were imported, for --reload."""
+        return {} if self._template is None else self._template.files
 
     @property
     def queues(self) -> list[str]:
@@ -239,7 +239,7 @@ class Supervisor:
 
     def _imported(self, template: TemplateProcess, event: Event) -> None:
         template.has_imported = True
-        template.files = event.get("files", [])
+        template.files = read_stamps(event.get("files", {}))
         self._describe(event)
         if template is self._next:
             self._to_replace = [slot for slot in self.slots if slot.is_open]
@@ -278,17 +278,17 @@ class Supervisor:
         template.wait(KILL_AFTER_S)
         if self.is_stopping or template in self._old:
             return
-        if template is self._next and template.has_imported is False:
-            if self._next is template:
-                log.error("not restarted: the import of %s ended its process", self.options.app)
-                self._next = None
+        if template is self._next:
+            log.error("not restarted: the new template process ended (%s)", fate_text(template.exit_code()))
+            self._next = None
+            self._to_replace.clear()
         elif template is self._template:
             what = (
                 "ended unexpectedly"
                 if template.has_imported
                 else f"ended while it imported {self.options.app}"
             )
-            self._retry_template(template, f"the template process {what} ({_fate(template.exit_code())})")
+            self._retry_template(template, f"the template process {what} ({fate_text(template.exit_code())})")
 
     def _retry_template(self, template: TemplateProcess, error: str) -> None:
         """Processes that still run need no template: they go on while it is tried again."""
@@ -319,13 +319,20 @@ class Supervisor:
             self.error = error
             self._stop_processes()
 
+    def _usable_template(self) -> TemplateProcess | None:
+        """The newest one that has imported the application."""
+        for template in (self._next, self._template):
+            if template is not None and template.has_imported:
+                return template
+        return None
+
     # -- worker processes ---------------------------------------------------------------------
 
     def _fill(self, slot: Slot) -> None:
         """Start a process for a slot: in it, or to replace the one that is in it."""
-        template = self._next or self._template
-        if self.is_stopping or not slot.is_open or template is None or not template.has_imported:
-            return
+        template = self._usable_template()
+        if self.is_stopping or not slot.is_open or template is None:
+            return  # a template that is still importing fills the slots when it is done
         name = f"{self.options.unit}.{next(self._numbers)}"
         handle = WorkerHandle(slot.number, name, template, template.fork(name), time.monotonic())
         if slot.current is None:
@@ -365,7 +372,7 @@ class Supervisor:
         handle.waits_for = None
         self._describe(event)
         handle.snapshot = event["snapshot"]
-        handle.template.files = event.get("files") or handle.template.files
+        handle.template.files = read_stamps(event.get("files", {})) or handle.template.files
         if handle.state == "starting":
             handle.state = "ready"
         slot = self.slots[handle.slot - 1]
@@ -478,12 +485,12 @@ class Supervisor:
         slot.failures = 1 if now - handle.started > HEALTHY_S else slot.failures + 1
         if handle.template is self._next and slot.failures >= MAX_IMPORT_FAILURES:
             slot.failures = 0
-            log.error("not restarted, the old processes keep running: %s", handle.failure or _fate(code))
+            log.error("not restarted, the old processes keep running: %s", handle.failure or fate_text(code))
             self._to_replace.clear()
             self._drop_next()
             return
         if not self._is_announced and slot.failures >= MAX_START_FAILURES:
-            self._fail(f"{self.options.what}: its processes end while they start ({_fate(code)})")
+            self._fail(f"{self.options.what}: its processes end while they start ({fate_text(code)})")
             return
         is_early = not self._is_announced or slot.failures >= MAX_IMPORT_FAILURES
         if code == EXIT_NOT_LOADED and handle.failure is not None and is_early:
@@ -492,7 +499,7 @@ class Supervisor:
         delay = self._backoff.after(slot.failures)
         when = f"in {delay:g} s" if delay else "now"
         log.error(
-            "process %s ended (%s); a new one starts %s", handle.name, handle.failure or _fate(code), when
+            "process %s ended (%s); a new one starts %s", handle.name, handle.failure or fate_text(code), when
         )
         slot.start_at = now + delay
 
@@ -515,24 +522,3 @@ class Supervisor:
         for template in templates:
             if not template.wait(1.0):
                 template.kill()
-
-
-def _fate(code: int | None) -> str:
-    if code is None:
-        return "unknown exit code"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
