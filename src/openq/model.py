@@ -263,6 +263,23 @@ class Entry:
         self.properties = properties
         self.options = options
 
+    def with_options(self, options: DeliveryOptions | None) -> Entry:
+        return Entry(
+            self.seq,
+            self.sent_ms,
+            self.location,
+            self.size,
+            self.encoding,
+            self.body,
+            self.properties,
+            options,
+        )
+
+    def without_body(self) -> Entry:
+        found = self.with_options(self.options)
+        found.body = None
+        return found
+
     @property
     def priority(self) -> int:
         return 0 if self.options is None else self.options.priority

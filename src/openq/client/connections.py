@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -58,3 +59,26 @@ class ConnectionPool:
                 self._idle.pop().close()
             except IndexError:
                 break  # another thread was faster
+
+
+class PollConnection:
+    """The connection of a long poll, which another thread may abort."""
+
+    __slots__ = ("_connection", "_guard", "_is_ended")
+
+    def __init__(self) -> None:
+        self._connection: HttpClient | None = None
+        self._guard = threading.Lock()
+        self._is_ended = False
+
+    def use(self, connection: HttpClient | None) -> bool:
+        """False: the poll has ended, and no request may be sent."""
+        with self._guard:
+            self._connection = connection
+            return not self._is_ended
+
+    def end(self) -> None:
+        with self._guard:
+            self._is_ended = True
+            if self._connection is not None:
+                self._connection.abort()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from ..broker.kv import (
     check_put,
 )
 from ..errors import OpenQError
+from .connections import PollConnection
 from .documents import Document, parse_error
 from .http import HttpClient, Refused
 from .interface import OnlyInProcess
@@ -131,30 +131,22 @@ class LongPollKvWait(KvWait):
 
     def __init__(self, kv: KeyValues, bucket: str, key: str, version: int, waits: WaitRegistry) -> None:
         super().__init__(kv, bucket, key, version, waits)
-        self._connection: HttpClient | None = None
-        self._guard = threading.Lock()
+        self._connection = PollConnection()
 
     def _wait(self, deadline: float | None) -> KvEntry | None:
         while True:
             started = time.monotonic()
             left_s = POLL_S if deadline is None else min(max(deadline - started, 0.0), POLL_S)
-            entry = self._kv.poll(self._bucket, self._key, self._version, left_s, self._on_connection)
+            entry = self._kv.poll(self._bucket, self._key, self._version, left_s, self._connection.use)
             now = time.monotonic()
             if entry is not None or self._ended or (deadline is not None and now >= deadline):
                 return entry
             if now - started < left_s / 2:
                 self._kv.sleep(0.05)  # an early empty response: the server is about to stop
 
-    def _on_connection(self, connection: HttpClient | None) -> bool:
-        with self._guard:
-            self._connection = connection
-            return not self._ended
-
     def end(self) -> None:
-        with self._guard:
-            self._ended = True
-            if self._connection is not None:
-                self._connection.abort()
+        self._ended = True
+        self._connection.end()
 
 
 def _put_document(put: KvPut) -> Document:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from ..config import secret
 from ..model import Delivery, QueueSettings
+from .connections import PollConnection
 from .handle import BrokerHandle, open_shared
-from .http import HttpClient, Refused
+from .http import Refused
 from .remote import RemoteBroker
 from .remote_kv import LongPollKvWait
 from .server_api import RECONNECT_S, ServerApi, check_url
@@ -25,13 +25,12 @@ POLL_S = 20.0  # one long poll; a longer wait is several
 class LongPollWait(ThreadWait):
     """A wait of a thread: one long poll after the other."""
 
-    __slots__ = ("_connection", "_guard")
+    __slots__ = ("_connection",)
     _broker: RemoteBroker
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._connection: HttpClient | None = None
-        self._guard = threading.Lock()
+        self._connection = PollConnection()
 
     def poll(self) -> list[Delivery]:
         return self._poll(0.0)
@@ -69,19 +68,12 @@ class LongPollWait(ThreadWait):
             waiter.consumer,
             waiter.types,
             wait_s,
-            self._on_connection,
+            self._connection.use,
         )
 
-    def _on_connection(self, connection: HttpClient | None) -> bool:
-        with self._guard:
-            self._connection = connection
-            return not self._ended
-
     def end(self) -> None:
-        with self._guard:
-            self._ended = True
-            if self._connection is not None:
-                self._connection.abort()
+        self._ended = True
+        self._connection.end()
 
 
 class ServerHandle(BrokerHandle):

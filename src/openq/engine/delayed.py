@@ -43,7 +43,7 @@ class DelayedPage:
             if options is not None and options == last:
                 options = last
             last = options
-            plain.append(_with_extra(entry, options))
+            plain.append(entry.with_options(options))
         return cls(PackedPage.pack(plain), narrow(array("Q", [due_of(entry) for entry in entries])))
 
     def __len__(self) -> int:
@@ -94,19 +94,6 @@ def _with_due(options: DeliveryOptions | None, due_ms: int) -> DeliveryOptions:
     made = DeliveryOptions() if options is None else options.copy()
     made.due_ms = due_ms
     return made
-
-
-def _with_extra(entry: Entry, options: DeliveryOptions | None) -> Entry:
-    return Entry(
-        entry.seq,
-        entry.sent_ms,
-        entry.location,
-        entry.size,
-        entry.encoding,
-        entry.body,
-        entry.properties,
-        options,
-    )
 
 
 class _PageSlot:

@@ -297,12 +297,10 @@ class StandardOrder:
         return None
 
     def oldest_ms(self) -> int | None:
-        firsts = [ready_list.first() for ready_list in self.ready_lists() if ready_list.count]
-        return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
+        return _oldest_ms(self.ready_lists())
 
     def kept_since_ms(self, not_due: Container[int]) -> int | None:
-        since = (ready_list.kept_since_ms(not_due) for ready_list in self.ready_lists() if ready_list.count)
-        return min((ms for ms in since if ms is not None), default=None)
+        return _kept_since_ms(self.ready_lists(), not_due)
 
     def __iter__(self) -> Iterator[Entry]:
         """In delivery order. The groups of a level take turns, as in `pop`."""
@@ -648,12 +646,10 @@ class FifoOrder:
         return next(iter(self), None)
 
     def oldest_ms(self) -> int | None:
-        firsts = [ready_list.first() for ready_list in self.ready_lists() if ready_list.count]
-        return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
+        return _oldest_ms(self.ready_lists())
 
     def kept_since_ms(self, not_due: Container[int]) -> int | None:
-        since = (ready_list.kept_since_ms(not_due) for ready_list in self.ready_lists() if ready_list.count)
-        return min((ms for ms in since if ms is not None), default=None)
+        return _kept_since_ms(self.ready_lists(), not_due)
 
     def _in_turn(self) -> list[FifoGroup]:
         """Groups with a ticket in the order they are served, then the others by their first message."""
@@ -699,3 +695,13 @@ def _first_seq(group: FifoGroup) -> int:
 
 def _ticket(group: FifoGroup) -> int:
     return group.ticket or _NO_SEQ
+
+
+def _oldest_ms(ready_lists: Iterable[ReadyList]) -> int | None:
+    firsts = [ready_list.first() for ready_list in ready_lists if ready_list.count]
+    return min((entry.sent_ms for entry in firsts if entry is not None), default=None)
+
+
+def _kept_since_ms(ready_lists: Iterable[ReadyList], not_due: Container[int]) -> int | None:
+    since = (ready_list.kept_since_ms(not_due) for ready_list in ready_lists if ready_list.count)
+    return min((ms for ms in since if ms is not None), default=None)

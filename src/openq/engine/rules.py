@@ -39,16 +39,7 @@ def with_options(entry: Entry, options: DeliveryOptions) -> Entry:
         return Entry(
             entry.seq, entry.sent_ms, entry.location, entry.size, entry.encoding, None, None, options
         )
-    return Entry(
-        entry.seq,
-        entry.sent_ms,
-        entry.location,
-        entry.size,
-        entry.encoding,
-        entry.body,
-        entry.properties,
-        options,
-    )
+    return entry.with_options(options)
 
 
 def _own_route(queue: QueueState) -> tuple[str, str]:

@@ -35,7 +35,7 @@ from ..errors import (
 from ..journal.disk import NO_RESOURCES
 from ..journal.file_journal import Journal
 from ..metrics import Family
-from ..model import Delivery, DeliveryOptions, Draft, Entry, Properties, QueueSettings
+from ..model import Delivery, DeliveryOptions, Draft, Properties, QueueSettings
 from .commits import CommitNotifier, MemorySession
 from .core import BrokerCore
 from .exchanges import LocalExchanges
@@ -424,10 +424,7 @@ class LocalBroker:
             return
         with self._lock:
             for delivery in deliveries:
-                e = delivery.entry
-                delivery.entry = Entry(
-                    e.seq, e.sent_ms, e.location, e.size, e.encoding, None, e.properties, e.options
-                )
+                delivery.entry = delivery.entry.without_body()
 
     def ack(self, queue: str, receipts: Sequence[Receipt], *, late: bool = False) -> list[OpenQError | None]:
         engine = self._engine

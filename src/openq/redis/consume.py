@@ -18,7 +18,7 @@ from ..errors import (
     TooManyInFlight,
     VisibilityTimeoutExpired,
 )
-from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, Entry, span_error
+from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, span_error
 from .net import greenlets
 from .records import deliveries_of, encoded
 from .registry import CachedQueue
@@ -239,10 +239,7 @@ class Receiver:
 
     def drop_bodies(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            e = delivery.entry
-            delivery.entry = Entry(
-                e.seq, e.sent_ms, e.location, e.size, e.encoding, None, e.properties, e.options
-            )
+            delivery.entry = delivery.entry.without_body()
 
     # -- settling -------------------------------------------------------------------------------
 

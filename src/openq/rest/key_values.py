@@ -7,7 +7,6 @@ be large, and reading one waits until it is on disk.
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
 from collections.abc import Callable
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from ..broker.kv import MAX_BATCH, PAGE_BYTES, KvEntry, KvPut, KvWaiter, check_k
 from ..errors import KvConflict, OpenQError, public_text
 from .call import RestCall
 from .problems import Problem
+from .retry_poll import RetryPoll
 from .routes import route
 from .schemas import (
     MAX_WAIT_S,
@@ -240,7 +240,7 @@ def get_value(call: RestCall) -> None:
         else:
             call.answer(_view(entry), 200, etag)
 
-    ValuePoll(call, _bucket(call), key, query.version, query.wait, answer).start()
+    _poll_value(call, _bucket(call), key, query.version, query.wait, answer)
 
 
 @route(
@@ -386,7 +386,7 @@ def wait_for_value(call: RestCall) -> None:
         is_newer = entry is not None and entry.version > body.version
         call.answer(WaitedValue(entry=_view(entry) if entry is not None and is_newer else None))
 
-    ValuePoll(call, _bucket(call), body.key, body.version, body.wait, answer).start()
+    _poll_value(call, _bucket(call), body.key, body.version, body.wait, answer)
 
 
 # -- shared -------------------------------------------------------------------------------------
@@ -431,98 +431,27 @@ def _expected_version(call: RestCall, version: int | None) -> int | None:
     return int(text)
 
 
-class ValuePoll:
+def _poll_value(
+    call: RestCall,
+    bucket: str,
+    key: str,
+    version: int,
+    wait_s: float,
+    answer: Callable[[KvEntry | None], None],
+) -> None:
     """One request for a value, which may wait for it. `answer` gets the entry on the loop."""
+    kv = call.broker.kv
 
-    def __init__(
-        self,
-        call: RestCall,
-        bucket: str,
-        key: str,
-        version: int,
-        wait_s: float,
-        answer: Callable[[KvEntry | None], None],
-    ) -> None:
-        self._call = call
-        self._kv = call.broker.kv
-        self._waiter = KvWaiter(bucket, key, self._notify)
-        self._version = version
-        self._wait_s = wait_s
-        self._answer = answer
-        self._timer: TimerHandle | None = None
-        self._is_working = False
-        self._is_notified = False
-        self._is_over = False
-
-    def start(self) -> None:
-        call = self._call
-        if self._wait_s > 0:
-            self._timer = call.context.loop.call_later(self._wait_s, self.end)
-            call.context.long_polls.add(self)
-            # From the start: a client that closes its half meanwhile is gone, and does not wait for a reply.
-            call.request.on_gone = self.end
-        self._try()
-
-    def _try(self) -> None:
-        self._is_working, self._is_notified = True, False
-        self._call.context.run(self._look, self._looked)
-
-    def _look(self) -> KvEntry | None:
+    def look() -> KvEntry | None:
         """In a thread."""
-        waiter = self._waiter
-        if self._wait_s > 0:
-            entry = self._kv.add_waiter(waiter, self._version)
+        if wait_s > 0:
+            entry = kv.add_waiter(waiter, version)
         else:
-            [entry] = self._kv.get_many(waiter.bucket, [waiter.key])
-        self._kv.load([entry])
+            [entry] = kv.get_many(bucket, [key])
+        kv.load([entry])
         return entry
 
-    def _looked(self, entry: KvEntry | None, error: BaseException | None) -> None:
-        call = self._call
-        self._is_working = False
-        if entry is None and error is None and not self._is_over and self._wait_s > 0:
-            if self._is_notified:
-                self._try()
-            return
-        self._finish()
-        if call.request.gone:
-            return
-        try:
-            if error is not None:
-                raise error
-            self._answer(entry)
-        except Exception as failure:
-            call.fail(failure)
-
-    def _notify(self) -> None:
-        """The broker's lock is held; any thread."""
-        try:
-            self._call.context.loop.call_soon_threadsafe(self._notified)
-        except RuntimeError:
-            pass  # the loop is closed
-
-    def _notified(self) -> None:
-        if self._is_over:
-            return
-        if self._is_working:
-            self._is_notified = True
-        else:
-            self._try()
-
-    def end(self) -> None:
-        """Timeout, disconnect, or stop of the server."""
-        if self._is_over:
-            return
-        self._is_over = True
-        if not self._is_working:
-            self._looked(None, None)
-
-    def _finish(self) -> None:
-        call = self._call
-        self._is_over = True
-        call.request.on_gone = None
-        if self._timer is not None:
-            self._timer.cancel()
-        call.context.long_polls.discard(self)
-        if self._wait_s > 0:
-            self._kv.remove_waiter(self._waiter)
+    # Watched from the start: a client that closes its half meanwhile is gone, and does not wait for a reply.
+    poll = RetryPoll(call, look, answer, wait_s, lambda: kv.remove_waiter(waiter), is_watched=True)
+    waiter = KvWaiter(bucket, key, poll.notify)
+    poll.start()

@@ -5,15 +5,11 @@ Batches are packed rows (`openq.packed`); everything else is JSON or msgpack.
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
-from functools import partial
-
 from ..broker.batch_columns import KINDS, columns_of
 from ..broker.cursors import CursorNotFound, CursorState
 from ..broker.subscriptions import FormedBatch, KnownSubscription, SubscriptionNotFound, SubscriptionState
 from ..broker.waiters import Waiter
 from ..errors import OpenQError
-from ..model import Delivery
 from ..names import DEFAULT_ACCOUNT
 from ..packed import CONTENT_TYPE, pack
 from .call import RestCall
@@ -35,6 +31,7 @@ from .history_schemas import (
     SubscriptionView,
 )
 from .problems import Problem
+from .retry_poll import RetryPoll
 from .routes import route
 from .values import iso, span_ms
 
@@ -115,108 +112,42 @@ def form_batch(call: RestCall) -> None:
     body = call.body
     call.require("receive", body.queue, call.route.sqs_actions)
     _known(call)  # a cursor of another user is not taken over
-    BatchPoll(call).start()
+    queue = call.qualified(body.queue)
+    waiter: Waiter | None = None
 
-
-class BatchPoll:
-    """One request for a batch, which may wait for messages. Nothing is leased before there is a batch, so a
-    client that disconnects loses nothing."""
-
-    def __init__(self, call: RestCall) -> None:
-        self._call = call
-        self._queue = call.qualified(call.body.queue)
-        self._waiter: Waiter | None = None
-        self._timer: TimerHandle | None = None
-        self._is_working = False
-        self._is_notified = False
-        self._is_over = False
-
-    def start(self) -> None:
-        call = self._call
-        if call.body.wait > 0:
-            self._waiter = Waiter(1, None, None, None, self._notify, notify_only=True)
-            self._timer = call.context.loop.call_later(call.body.wait, self.end)
-            call.context.long_polls.add(self)
-        self._try()
-
-    def _try(self) -> None:
-        call, body = self._call, self._call.body
-        self._is_working, self._is_notified = True, False
-        next_batch = partial(
-            call.broker.subscriptions.next_batch,
+    def attempt() -> FormedBatch | None:
+        """Nothing is leased before there is a batch, so a client that disconnects loses nothing."""
+        return call.broker.subscriptions.next_batch(
             call.qualified(call.args[0], "subscription"),
-            self._queue,
+            queue,
             body.after,
             limit=body.limit,
             max_bytes=body.max_bytes,
             lease_ms=None if body.lease_s is None else span_ms(body.lease_s, "lease_s"),
             owner=body.owner,
-            waiter=self._waiter,
+            waiter=waiter,
             maker=call.principal.arn,
         )
-        call.context.run(next_batch, self._tried)
 
-    def _tried(self, formed: FormedBatch | None, error: BaseException | None) -> None:
-        call = self._call
-        self._is_working = False
-        if formed is None and error is None and not self._is_over and self._waiter is not None:
-            if self._is_notified:
-                self._try()
-            else:
-                call.request.on_gone = self.end
-                if call.request.gone:
-                    self.end()
-            return
-        self._finish()
-        if call.request.gone:
-            return
-        if error is not None:
-            call.fail(error)
-        elif formed is None:
-            call.answer(BatchFormed(batch=call.body.after, count=0, bytes=0))
+    def answer(formed: FormedBatch | None) -> None:
+        if formed is None:
+            call.answer(BatchFormed(batch=body.after, count=0, bytes=0))
         else:
+            lease_until = iso(formed.until_ms)
             call.after_commit(
                 BatchFormed(
-                    batch=formed.batch,
-                    count=formed.count,
-                    bytes=formed.bytes,
-                    lease_until=iso(formed.until_ms),
+                    batch=formed.batch, count=formed.count, bytes=formed.bytes, lease_until=lease_until
                 )
             )
 
-    def _notify(self, deliveries: list[Delivery]) -> None:
-        """The broker's lock is held; any thread."""
-        try:
-            self._call.context.loop.call_soon_threadsafe(self._notified)
-        except RuntimeError:
-            pass  # the loop is closed
+    def leave() -> None:
+        if waiter is not None:
+            call.broker.remove_waiter(queue, waiter)
 
-    def _notified(self) -> None:
-        if self._is_over:
-            return
-        if self._is_working:
-            self._is_notified = True
-        else:
-            self._call.request.on_gone = None
-            self._try()
-
-    def end(self) -> None:
-        """Timeout, disconnect, or stop of the server."""
-        if self._is_over:
-            return
-        self._is_over = True
-        if not self._is_working:
-            self._tried(None, None)
-
-    def _finish(self) -> None:
-        call = self._call
-        self._is_over = True
-        call.request.on_gone = None
-        if self._timer is not None:
-            self._timer.cancel()
-        call.context.long_polls.discard(self)
-        if self._waiter is not None:
-            call.broker.remove_waiter(self._queue, self._waiter)
+    poll = RetryPoll(call, attempt, answer, body.wait, leave, is_watched=False)
+    if body.wait > 0:
+        waiter = Waiter(1, None, None, None, poll.notify, notify_only=True)
+    poll.start()
 
 
 @route(
