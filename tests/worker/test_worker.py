@@ -342,3 +342,19 @@ def test_jobs_go_on_after_a_restart_of_redis() -> None:
             until(lambda: outcomes(worker) == {"done": 2})
         app.close()
     assert seen == [1, 2]
+
+
+def test_the_wait_of_a_job_does_not_contain_the_receive_call_that_waited_for_it(
+    make_app: MakeApp, run_worker: RunWorker
+) -> None:
+    app = make_app(result_ttl=60)
+
+    @app.task
+    def received() -> float:
+        return current_job().received
+
+    run_worker(app)
+    received.send().result(timeout=30)
+    for _ in range(3):  # the receive call that gets the job begins before it is sent
+        before = time.monotonic()
+        assert received.send().result(timeout=30) >= before

@@ -54,6 +54,7 @@ class ActiveJob:
         messages: list[ReceivedMessage],
         source: Any,
         received: float,
+        leased: float | None = None,
     ) -> None:
         self.app = app
         self.task = task
@@ -64,8 +65,10 @@ class ActiveJob:
         self.started = 0.0
         self.ended = 0.0
         self.reported_at = 0.0  # its last progress
-        self.lease_until = received + app.lease
-        self.extend_at = received + app.lease / 3
+        # When the lease began is not known exactly: `leased` is a moment before, the start of the receive call.
+        leased = received if leased is None else leased
+        self.lease_until = leased + app.lease
+        self.extend_at = leased + app.lease / 3
         self.slot: Slot | AsyncioTask[Any] | None = None  # where it runs
         self.interrupt: type[BaseException] | None = None  # what was raised in it from outside
         self.is_lost = False

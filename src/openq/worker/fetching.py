@@ -130,13 +130,13 @@ class QueueRunner:
 
     def _dispatch(self, messages: list[ReceivedMessage], began: float) -> None:
         worker = self._worker
-        received = began  # not later: the process may have been paused since the messages came
-        if time.monotonic() >= began + worker.app.lease:
+        received = time.monotonic()
+        if received >= began + worker.app.lease:  # the process may have been paused since the messages came
             log.warning("%d messages of queue %r came too late", len(messages), self.name)
             self._release(messages)
             return
         if self.consumer is not None:
-            self._dispatch_batch(messages, received)
+            self._dispatch_batch(messages, received, began)
             return
         app = worker.app
         tasks = app.tasks
@@ -146,18 +146,18 @@ class QueueRunner:
         for message in messages:
             task = tasks.get(message.message_type or "")
             if task is None:
-                unknown.append(ActiveJob(app, None, [message], self, received))
+                unknown.append(ActiveJob(app, None, [message], self, received, began))
             elif task.is_coroutine:
-                coroutines.append(ActiveJob(app, task, [message], self, received))
+                coroutines.append(ActiveJob(app, task, [message], self, received, began))
             else:
-                functions.append(ActiveJob(app, task, [message], self, received))
+                functions.append(ActiveJob(app, task, [message], self, received, began))
         worker.received(self, functions, coroutines, unknown)
 
-    def _dispatch_batch(self, messages: list[ReceivedMessage], received: float) -> None:
+    def _dispatch_batch(self, messages: list[ReceivedMessage], received: float, began: float) -> None:
         assert self.consumer is not None
         worker = self._worker
         own = [ConsumerMessage(self.queue, each.delivery, lambda: worker.loop.pool) for each in messages]
-        job = ActiveJob(worker.app, None, [*own], self, received)
+        job = ActiveJob(worker.app, None, [*own], self, received, began)
         with self._batch_lock:
             self._batches += 1
         is_coroutine = self.consumer.is_coroutine
