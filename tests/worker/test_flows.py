@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
-from openq.worker import App, JobFailed, Retry, current_job, group, once
+from openq.worker import App, JobFailed, JobWasCancelled, Retry, current_job, group, once
 from tests.waiting import until
 from tests.worker.helpers import MakeApp, RunWorker
 
@@ -68,6 +69,96 @@ def test_a_failure_ends_what_waits_for_it(make_app: MakeApp, run_worker: RunWork
         fail.s(1).then(double).then(double).send().result(timeout=30)
     with pytest.raises(JobFailed, match="ValueError: no 2"):
         group([double.s(1), fail.s(2).then(double)]).send().result(timeout=30)
+
+    @app.task
+    def add_up(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    with pytest.raises(JobFailed, match="ValueError: no 3"):
+        group([double.s(1), fail.s(3)]).then(add_up).then(double).send().result(timeout=30)
+
+
+def test_a_chain_that_waits_is_cancelled_as_a_whole(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.task
+    def double(number: int) -> int:
+        return number * 2
+
+    job = double.s(1).then(double).then(double).send()
+    assert job.status() == "waiting"
+
+    assert job.cancel()
+    assert job.status() == "cancelled"
+    with pytest.raises(JobWasCancelled):
+        job.result(timeout=30)
+    assert not job.cancel()
+
+
+def test_a_chain_is_cancelled_in_the_step_that_runs(make_app: MakeApp, run_worker: RunWorker) -> None:
+    app = make_app()
+    runs: list[str] = []
+
+    @app.task
+    def stay(number: int) -> int:
+        runs.append("stay")
+        while True:
+            time.sleep(0.01)
+
+    @app.task
+    def after(number: int) -> int:
+        runs.append("after")
+        return number
+
+    run_worker(app)
+    job = stay.s(1).then(after).send()
+    until(lambda: runs)
+
+    assert job.status() == "waiting"
+    assert job.cancel()
+    with pytest.raises(JobWasCancelled):
+        job.result(timeout=30)
+    assert runs == ["stay"]
+
+
+def test_a_group_that_waits_is_cancelled_as_a_whole(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.task
+    def double(number: int) -> int:
+        return number * 2
+
+    @app.task
+    def add_up(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    job = group([double.s(1), double.s(2).then(double)]).send()
+    assert job.cancel() == 2
+    with pytest.raises(JobWasCancelled):
+        job.result(timeout=30)
+
+    total = group([double.s(1), double.s(2)]).then(add_up).send()
+    assert total.status() == "waiting"
+    assert total.cancel()
+    with pytest.raises(JobWasCancelled):
+        total.result(timeout=30)
+
+
+def test_the_results_of_members_are_kept_until_the_group_is_done(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.task(result_ttl=0.001)
+    def double(number: int) -> int:
+        return number * 2
+
+    @app.task
+    def add_up(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    with app.testing() as testing:
+        job = group([double.s(1), double.s(2).then(double)]).then(add_up).send()
+        testing.run()
+        assert job.result(timeout=30) == 10
 
 
 def test_a_member_that_runs_twice_counts_once() -> None:

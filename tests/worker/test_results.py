@@ -71,6 +71,47 @@ def test_a_failed_job_raises_its_reason(make_app: MakeApp, run_worker: RunWorker
     until(lambda: job.status() == "failed")
 
 
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_the_last_progress_stays_after_the_end(
+    make_app: MakeApp, run_worker: RunWorker, is_coroutine: bool
+) -> None:
+    app = make_app(result_ttl=60)
+
+    def report() -> None:
+        for page in range(1, 4):
+            current_job().progress(page / 10, f"page {page}")
+
+    async def report_in_coroutine() -> None:
+        report()
+
+    task = app.task(report_in_coroutine if is_coroutine else report)
+    run_worker(app)
+    job = task.send()
+    job.result(timeout=30)
+
+    last = job.progress()
+    assert last is not None
+    assert (last.fraction, last.text) == (0.3, "page 3")
+
+
+def test_a_report_that_came_too_soon_is_seen_while_the_job_runs(
+    make_app: MakeApp, run_worker: RunWorker
+) -> None:
+    app = make_app()
+    seen = threading.Event()
+
+    @app.task
+    def stay() -> None:
+        current_job().progress(0.1)
+        current_job().progress(0.2)
+        seen.wait(60)
+
+    run_worker(app)
+    job = stay.send()
+    until(lambda: (report := job.progress()) is not None and report.fraction == 0.2)
+    seen.set()
+
+
 def test_progress_is_seen_while_the_job_runs(make_app: MakeApp, run_worker: RunWorker) -> None:
     app = make_app()
     release = threading.Event()

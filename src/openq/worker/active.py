@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from ..errors import OpenQError
 from .store import Progress, now_ms
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from .once import once as Once
     from .slots import Slot
     from .task import BaseTask
+
+log = logging.getLogger("openq.worker")
 
 _PROGRESS_PAUSE_S = 0.25
 _current: ContextVar[ActiveJob] = ContextVar("openq_current_job")
@@ -45,6 +49,7 @@ class ActiveJob:
         "started",
         "state",
         "task",
+        "unreported",
     )
 
     def __init__(
@@ -65,6 +70,7 @@ class ActiveJob:
         self.started = 0.0
         self.ended = 0.0
         self.reported_at = 0.0  # its last progress
+        self.unreported: Progress | None = None  # a later one, which is not written yet
         # When the lease began is not known exactly: `leased` is a moment before, the start of the receive call.
         leased = received if leased is None else leased
         self.lease_until = leased + app.lease
@@ -125,20 +131,33 @@ class ActiveJob:
     def progress(self, fraction: float | None = None, text: str = "") -> None:
         """Report how far the job is: a fraction from 0 to 1, a text, or both.
 
-        At most four reports a second are written; in a coroutine this does not block.
+        At most four reports a second are written, and the last one; in a coroutine this does not block.
         """
         now = time.monotonic()
         is_end = fraction is not None and fraction >= 1
+        report = Progress(fraction, text, now_ms())
         if now - self.reported_at < _PROGRESS_PAUSE_S and not is_end:
+            self.unreported = report  # written within about a second, or when the handler ends
             return
         self.reported_at = now
-        report = Progress(fraction, text, now_ms())
+        self.unreported = None
         if self.task is not None and self.task.is_coroutine:
             from asyncio import get_running_loop
 
             get_running_loop().run_in_executor(None, self.app.store.put_progress, self.id, report)
         else:
             self.app.store.put_progress(self.id, report)
+
+    def write_unreported(self) -> None:
+        """Write the report that came too soon after the one before. Raises nothing: the job goes on."""
+        report, self.unreported = self.unreported, None
+        if report is None:
+            return
+        self.reported_at = time.monotonic()
+        try:
+            self.app.store.put_progress(self.id, report)
+        except OpenQError as error:
+            log.warning("the progress of %s could not be written: %s", self.describe(), error)
 
     def once(self, key: str, **options: Any) -> Once:
         """`once` with the key in the namespace of this task."""

@@ -67,14 +67,14 @@ class Chain(Generic[R]):
 
     def send(self) -> Job[R]:
         """Send the first job; each worker sends the next one before it acks its own."""
-        draft, last = self.app.flows.first(self.fresh().steps, None)
-        self.app.publish(draft)
-        return last
+        steps = self.fresh().steps
+        self.app.publish(self.app.flows.first(steps))
+        return self.app.flows.last_job(steps)
 
     async def asend(self) -> Job[R]:
-        draft, last = self.app.flows.first(self.fresh().steps, None)
-        await self.app.apublish(draft)
-        return last
+        steps = self.fresh().steps
+        await self.app.apublish(self.app.flows.first(steps))
+        return self.app.flows.last_job(steps)
 
     def fresh(self) -> Chain[R]:
         """With new ids, so that a chain may be sent twice."""
@@ -138,13 +138,13 @@ class GroupChain(Generic[R]):
 
     def send(self) -> Job[R]:
         from .groups import send_group
-        from .job import Job
 
         app = self._members[0].app
         steps = [Step(s.task, s.args, s.kwargs, s.options) for s in self._steps]
-        send_group(app, self._members, steps)
-        last = steps[-1]
-        return Job(app, last.id, last.task.name, last.task.queue, last.task.declared.result_ttl or KEPT_S)
+        sent = send_group(app, self._members, steps)
+        job: Job[R] = app.flows.last_job(steps)
+        job.earlier = (*sent.jobs, *job.earlier)
+        return job
 
     async def asend(self) -> Job[R]:
         from .job import in_thread

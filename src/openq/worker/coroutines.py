@@ -73,7 +73,7 @@ class CoroutineLoop:
                 self._loop.call_soon(self._ended, job)
                 return
         try:
-            result = await self._call(job)
+            result = await self._call_and_report(job)
         except BaseException as error:
             job.slot = None
             finish = execution.judge(job, error)
@@ -87,6 +87,13 @@ class CoroutineLoop:
     def _ended(self, job: ActiveJob) -> None:
         self._start_waiting()
         self._owner.on_end(job)
+
+    async def _call_and_report(self, job: ActiveJob) -> Any:
+        try:
+            return await self._call(job)
+        finally:
+            if job.unreported is not None:
+                await asyncio.shield(self._loop.run_in_executor(self._owner.pool, job.write_unreported))
 
     async def _call(self, job: ActiveJob) -> Any:
         function, args, kwargs = self._owner.execution.prepare(job)

@@ -18,18 +18,27 @@ class Ending:
 
     __slots__ = ("_app", "_group", "_outcome", "_then", "put")
 
-    def __init__(self, app: App, job: ActiveJob, outcome: Outcome) -> None:
-        task = job.task
-        assert task is not None
-        document = job.document or {}
+    def __init__(
+        self,
+        app: App,
+        job_id: str,
+        task: str,
+        result_ttl: float | None,
+        document: dict[str, Any],
+        outcome: Outcome,
+    ) -> None:
         self._app = app
         self._outcome = outcome
         self._then: list[dict[str, Any]] = document.get("then") or []
         self._group: dict[str, Any] | None = document.get("group")
-        ttl = task.declared.result_ttl or document.get("keep")
-        self.put: KvPut | None = (
-            None if ttl is None else app.store.outcome_put(job.id, outcome, ttl, task.name)
-        )
+        ttl = max(result_ttl or 0, document.get("keep") or 0)
+        self.put: KvPut | None = app.store.outcome_put(job_id, outcome, ttl, task) if ttl else None
+
+    @classmethod
+    def of(cls, app: App, job: ActiveJob, outcome: Outcome) -> Ending:
+        task = job.task
+        assert task is not None
+        return cls(app, job.id, task.name, task.declared.result_ttl, job.document or {}, outcome)
 
     @property
     def blocks(self) -> bool:
@@ -49,7 +58,7 @@ class Ending:
         if group is not None and (self._group is not None or outcome.state != "done"):
             from .groups import member_ended
 
-            member_ended(app, group, outcome.state == "done")
+            member_ended(app, group, outcome)
 
 
 def done(job: ActiveJob, result: Any) -> Outcome:

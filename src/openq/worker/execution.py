@@ -69,6 +69,7 @@ class Execution:
                 result = call(*args, **kwargs)
             finally:
                 slot.leave()
+                job.write_unreported()
         except BaseException as error:
             slot.leave()  # again: the exception may have come while it was leaving
             self.failed(job, error)
@@ -123,7 +124,7 @@ class Execution:
             self._ack(job)
             return None
         try:
-            ending = Ending(self._app, job, endings.done(job, result))
+            ending = Ending.of(self._app, job, endings.done(job, result))
         except InvalidResult as error:
             return self.judge(job, error)
         return self._finish(job, ending)
@@ -196,7 +197,7 @@ class Execution:
         def finish() -> None:
             if job.task is not None:
                 _read_document(job)
-                if not self._write(job, Ending(self._app, job, endings.cancelled())):
+                if not self._write(job, Ending.of(self._app, job, endings.cancelled())):
                     return
                 self._app.store.unflag_cancelled(job.id)
             self._ack(job)
@@ -219,7 +220,7 @@ class Execution:
 
     def _reject(self, job: ActiveJob, error: BaseException) -> None:
         _read_document(job)
-        if self._write(job, Ending(self._app, job, endings.failed(_text(error)))):
+        if self._write(job, Ending.of(self._app, job, endings.failed(_text(error)))):
             outcome = self._settle(job, lambda queue, each: queue.reject(each, error))
             self._report(job, "lost" if outcome == "lost" else "dead")
 

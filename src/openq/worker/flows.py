@@ -24,18 +24,27 @@ class Flows:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def first(self, steps: list[Step], group: dict[str, Any] | None) -> tuple[JobDraft, Job[Any]]:
-        """The draft of the first step, and the job of the last."""
+    def last_job(self, steps: list[Step], is_member: bool = False) -> Job[Any]:
+        """The job of the last step, which knows those before it."""
+        app, last = self._app, steps[-1]
+        job: Job[Any] = Job(app, last.id, last.task.name, last.task.queue, _keep_s(last, is_member))
+        job.earlier = tuple(
+            Job(app, step.id, step.task.name, step.task.queue, step.task.declared.result_ttl)
+            for step in steps[:-1]
+        )
+        return job
+
+    def first(self, steps: list[Step], group: dict[str, Any] | None = None) -> JobDraft:
+        """The draft of the first step, which carries the others."""
         documents = [step.document() for step in steps]
-        last = steps[-1]
-        documents[-1]["keep"] = last.task.declared.result_ttl or KEPT_S
+        documents[-1]["keep"] = _keep_s(steps[-1], group is not None)
         if group is not None:
             documents[-1]["group"] = group
         first = steps[0]
         draft = make_draft(first.task, first.args, first.kwargs, first.options, False)
         draft.options["id"] = draft.options["dedup_id"] = first.id
         draft.extra = _extra(documents)
-        return draft, Job(self._app, last.id, last.task.name, last.task.queue, documents[-1]["keep"])
+        return draft
 
     def send_next(self, documents: list[dict[str, Any]], result: Any) -> None:
         """Send the next step of a chain, with the result of the one before as its first argument."""
@@ -65,6 +74,12 @@ class Flows:
         last = documents[-1]
         store = self._app.store
         store.put_outcome(store.outcome_put(last["id"], outcome, last.get("keep", KEPT_S), last["task"]))
+
+
+def _keep_s(last: Step, is_member: bool) -> float:
+    """Seconds that the outcome of a last step is kept; that of a member until the others are done too."""
+    chosen = last.task.declared.result_ttl or KEPT_S
+    return max(chosen, KEPT_S) if is_member else chosen
 
 
 def _extra(documents: list[dict[str, Any]]) -> dict[str, Any]:

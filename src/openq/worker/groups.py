@@ -17,7 +17,7 @@ from . import codec
 from .calls import KEPT_S, Chain, Step
 from .errors import InvalidTask, ResultTimeout
 from .job import Job, in_thread
-from .store import GROUPS, RESULTS, read_outcome
+from .store import GROUPS, RESULTS, Outcome, read_outcome
 
 if TYPE_CHECKING:
     from .app import App
@@ -35,10 +35,7 @@ def send_group(app: App, members: list[Chain[R]], steps: list[Step]) -> GroupJob
         raise InvalidTask(f"a group has at most {MAX_MEMBERS} members, not {len(members)}")
     group_id = str(uuid.uuid4())
     chains = [member.fresh() for member in members]
-    jobs: list[Job[R]] = [
-        Job(app, last.id, last.task.name, last.task.queue, KEPT_S)
-        for last in (chain.steps[-1] for chain in chains)
-    ]
+    jobs: list[Job[R]] = [app.flows.last_job(chain.steps, is_member=True) for chain in chains]
     then = [step.document() for step in steps]
     if then:
         then[-1]["keep"] = steps[-1].task.declared.result_ttl or KEPT_S
@@ -47,26 +44,31 @@ def send_group(app: App, members: list[Chain[R]], steps: list[Step]) -> GroupJob
     kv.put(group_id, codec.to_json(document), KEPT_S)
     kv.put(_state_key(group_id), bytes([_GOING]) + bytes((len(jobs) + 7) // 8), KEPT_S)
     for index, chain in enumerate(chains):
-        draft, _ = app.flows.first(chain.steps, {"id": group_id, "index": index, "size": len(jobs)})
-        app.publish(draft)
+        group = {"id": group_id, "index": index, "size": len(jobs)}
+        app.publish(app.flows.first(chain.steps, group))
     return GroupJob(app, group_id, jobs)
 
 
-def member_ended(app: App, group: dict[str, Any], is_done: bool) -> None:
-    """Note that a member is done or failed; after the last one, send the next step."""
+def member_ended(app: App, group: dict[str, Any], outcome: Outcome) -> None:
+    """Record the end of a member. After the last one the next step is sent; a failure ends the group."""
     group_id, index, size = str(group["id"]), int(group["index"]), int(group["size"])
-    state = _change_state(app, group_id, index, size, is_done)
-    if state is None or not is_done or _done_count(state) < size:
+    is_done = outcome.state == "done"
+    state = _change_state(app, group_id, index, is_done)
+    if state is None or (is_done and _done_count(state) < size):
         return
     entry = app.store.bucket(GROUPS).get(group_id)
     document = {} if entry is None else codec.read_json(entry.value)
-    if document.get("then"):
+    if not document.get("then"):
+        return
+    if not is_done:  # if the member is redriven and done later, the next step runs after all
+        app.flows.end_rest(document["then"], outcome)
+    else:
         outcomes = app.store.bucket(RESULTS).get_many(document["members"])
         results = [None if each is None else read_outcome(each.value).result for each in outcomes]
         app.flows.send_next(document["then"], results)
 
 
-def _change_state(app: App, group_id: str, index: int, size: int, is_done: bool) -> bytes | None:
+def _change_state(app: App, group_id: str, index: int, is_done: bool) -> bytes | None:
     """The state after the change; None if the group has expired."""
     kv = app.store.bucket(GROUPS)
     while True:

@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import MessageNotFoundError, QueueInUse
+from ..client.message import PeekedMessage
+from ..errors import MessageNotFoundError, OpenQError, QueueInUse
 from . import codec
-from .errors import JobFailed, JobWasCancelled, ResultNotKept, ResultTimeout
-from .store import RESULTS, Outcome, Progress, now_ms, read_outcome
+from .endings import Ending, cancelled
+from .errors import InvalidArguments, JobFailed, JobWasCancelled, ResultNotKept, ResultTimeout
+from .store import RESULTS, Outcome, Progress, read_outcome
 
 if TYPE_CHECKING:
+    from ..client.queues import Queue
     from .app import App
 
 R = TypeVar("R")
@@ -27,10 +30,19 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
+def _document(queue: Queue, job_id: str) -> dict[str, Any]:
+    """The body of a job that waits: the steps after it, and its group. Raises MessageNotFoundError."""
+    found = PeekedMessage(queue, queue.core.broker.inspect.find(queue.core.name, job_id))
+    try:
+        return codec.read_body(found.body)
+    except (InvalidArguments, OpenQError):
+        return {}  # an unreadable one has no steps after it
+
+
 class Job(Generic[R]):
     """One job. Its id is that of its message."""
 
-    __slots__ = ("app", "id", "queue", "result_ttl", "task")
+    __slots__ = ("app", "earlier", "id", "queue", "result_ttl", "task")
 
     def __init__(self, app: App, id: str, task: str, queue: str, result_ttl: float | None = None) -> None:
         self.app = app
@@ -38,6 +50,7 @@ class Job(Generic[R]):
         self.task = task
         self.queue = queue
         self.result_ttl = result_ttl  # seconds that its result is kept; None: not at all
+        self.earlier: tuple[Job[Any], ...] = ()  # of a chain or group: the jobs that run before it, in order
 
     # -- its end ------------------------------------------------------------------------------
 
@@ -102,6 +115,8 @@ class Job(Generic[R]):
         status = self.app.queues.open(self.queue).status(self.id)
         if status == "unknown" and outcome is not None:
             return outcome.state
+        if status == "unknown" and any(each.status() != "unknown" for each in reversed(self.earlier)):
+            return "waiting"  # for the jobs before it
         return _STATES.get(status, "unknown")
 
     def progress(self) -> Progress | None:
@@ -111,20 +126,25 @@ class Job(Generic[R]):
     def cancel(self) -> bool:
         """Remove the job if it waits; if it runs, raise JobCancelled in its handler, within about a second.
 
-        False if it had ended before. A handler that does not stop, or ends first, is not undone.
+        False if it had ended before. A handler that does not stop, or ends first, is not undone. The job of
+        a chain, or of a step after a group, is cancelled with those before it.
         """
+        # In order: a step is sent before the one before it is acked, so none is missed.
+        return any([each.cancel() for each in self.earlier] + [self._cancel()])
+
+    def _cancel(self) -> bool:
         store = self.app.store
+        queue = self.app.queues.open(self.queue)
         store.flag_cancelled(self.id)  # first: a worker that receives it now sees the flag
         try:
-            self.app.queues.open(self.queue).cancel(self.id)
+            document = _document(queue, self.id)
+            queue.cancel(self.id)
         except QueueInUse:
             return True  # it runs, or waits in a worker, which looks for the flag
         except MessageNotFoundError:
             store.unflag_cancelled(self.id)
             return False
-        if self.result_ttl is not None:
-            outcome = Outcome("cancelled", ended_ms=now_ms())
-            store.put_outcome(store.outcome_put(self.id, outcome, self.result_ttl, self.task))
+        Ending(self.app, self.id, self.task, self.result_ttl, document, cancelled()).write()
         store.unflag_cancelled(self.id)
         return True
 

@@ -315,6 +315,9 @@ class Worker:
         stale = [job for job in waiting if self._remove_waiting(job)]
         self.give_back([*stale, *self.unknown.due()])
         self._look_for_cancelled()
+        for job in self.leases.held():
+            if job.unreported is not None and not job.ended:
+                job.write_unreported()
 
     def _look_for_cancelled(self) -> None:
         """Jobs that have been here for a while; others end before anybody can cancel them."""

@@ -126,9 +126,12 @@ class TestWorker:
         token = set_current(job)
         try:
             function, args, kwargs = self._execution.prepare(job)
-            result = function(*args, **kwargs)
-            if asyncio.iscoroutine(result):
-                result = self._await(result)
+            try:
+                result = function(*args, **kwargs)
+                if asyncio.iscoroutine(result):
+                    result = self._await(result)
+            finally:
+                job.write_unreported()
         except BaseException as error:
             self.ran.append(Ran(job.name, job.id, job.attempt, error))
             if not isinstance(error, Exception | SystemExit) and job.interrupt is None:
