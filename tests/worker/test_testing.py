@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from openq.worker import App, Message
+from openq.worker import App, Message, current_job
 
 
 def test_a_month_of_retries_and_delays_takes_no_time() -> None:
@@ -82,3 +82,20 @@ def test_what_ran_is_listed_and_the_target_is_back_afterwards() -> None:
     assert messages == ["bolt"]
     assert len(app.queues.open("default")) == 1, "the job of before is where it was"
     app.close()
+
+
+def test_an_eager_job_that_fails_ends_though_schedules_are_due() -> None:
+    app = App(retries=1)
+    attempts: list[int] = []
+
+    @app.every(30)
+    def tick() -> None: ...
+
+    @app.task
+    def fail() -> None:
+        attempts.append(current_job().attempt)
+        raise ValueError("no")
+
+    with app.testing(eager=True), pytest.raises(ValueError, match="no"):
+        fail.send()
+    assert attempts == [1, 2]

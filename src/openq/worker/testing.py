@@ -167,18 +167,17 @@ class TestWorker:
 
     # -- eager --------------------------------------------------------------------------------
 
-    def run_at_once(self, job_id: str) -> None:
+    def run_at_once(self, job: Job[Any]) -> None:
         """Run until this job has ended, and raise the exception of its last attempt."""
-        while True:
-            self.run()
-            last = next((each for each in reversed(self.ran) if each.job_id == job_id), None)
+        self.run()
+        while job.status() == "waiting":  # it is delayed, or will be tried again
             due_ms = self.next_due_ms()
-            if last is not None and (last.error is None or due_ms is None):
-                break
             if due_ms is None:
                 return
             self.clock.advance(max(due_ms - self.clock.now_ms(), 1) / 1000)
-        if last.error is not None:
+            self.run()
+        last = next((each for each in reversed(self.ran) if each.job_id == job.id), None)
+        if last is not None and last.error is not None:
             raise last.error
 
 
@@ -187,7 +186,7 @@ class _RunAtOnce(Middleware):
         self._worker = worker
 
     def after_enqueue(self, draft: JobDraft, job: Job[Any]) -> None:
-        self._worker.run_at_once(job.id)
+        self._worker.run_at_once(job)
 
 
 def _set_ended(job: ActiveJob) -> None:
