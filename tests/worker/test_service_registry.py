@@ -115,6 +115,18 @@ def test_a_quiet_worker_receives_nothing_more(server: Served, jobs: OpenQ, tmp_p
         assert jobs.stats().ready == 1
 
 
+def test_processes_that_were_stopped_by_name_are_gone_at_once(
+    server: Served, jobs: OpenQ, tmp_path: Path
+) -> None:
+    with worker(
+        tmp_path, "--exec", "true", "--processes", "2", "--name", "left", *flags(server, jobs)
+    ) as service:
+        until(lambda: len(workers(server, "left")) == 2)
+        openq(server, "worker", "stop", "left")
+        assert service.wait() == 0
+        assert workers(server, "left") == []
+
+
 def test_stop_ends_one_process_or_the_whole_service(server: Served, jobs: OpenQ, tmp_path: Path) -> None:
     jobs.publish("x")
 
@@ -134,6 +146,7 @@ def test_stop_ends_one_process_or_the_whole_service(server: Served, jobs: OpenQ,
         (tmp_path / "go").touch()
         assert service.wait() == 0
 
+    assert workers(server, "ended") == []
     assert len(lines_of(tmp_path / "started")) == 1
     assert jobs.stats().ready == jobs.stats().in_flight == 0
 

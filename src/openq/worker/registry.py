@@ -25,6 +25,8 @@ from .reports import stats_of
 log = logging.getLogger("openq.worker")
 
 PAUSE_S = 5.0  # after a call that failed
+OBEY_S = 0.5  # after a command: the next entry shows its effect
+END_S = 5.0  # for an entry that is being written when the process ends
 
 
 class Registration:
@@ -46,6 +48,7 @@ class Registration:
         self._instance = secrets.token_hex(8)
         self._started = iso(from_ms(int(time.time() * 1000)))
         self._ended = threading.Event()
+        self._renewing = threading.Lock()
         self._queue: Queue | None = None
         self._version = 0  # of our entry
         self._seen = 0  # version of the last command
@@ -77,8 +80,9 @@ class Registration:
         queue = self._queue
         if queue is None:
             return
+        is_idle = self._renewing.acquire(timeout=END_S)  # an entry written after the delete would stay
         try:
-            if self._version:
+            if self._version and is_idle:
                 queue.kv(workers.WORKERS).delete(self._name, self._version)
         except OpenQError:
             pass  # it expires by itself
@@ -87,9 +91,12 @@ class Registration:
     def _renew(self, queue: Queue) -> None:
         report = self._report()
         entry = self.entry(report)
-        self._version = queue.kv(workers.WORKERS).put(
-            self._name, workers.encode(entry), ttl=workers.ENTRY_TTL_S
-        )
+        with self._renewing:
+            if self._ended.is_set():
+                return
+            self._version = queue.kv(workers.WORKERS).put(
+                self._name, workers.encode(entry), ttl=workers.ENTRY_TTL_S
+            )
         self._has_warned = False
         now = time.monotonic()
         stats = self.stats(report)
@@ -107,6 +114,7 @@ class Registration:
         # An older process may have had the same name.
         if command is not None and command.instance == self._instance:
             self._obey(command.command)
+            self._ended.wait(OBEY_S)
 
     def _warn(self, error: OpenQError) -> None:
         if self._has_warned or self._ended.is_set():
