@@ -17,6 +17,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openq"
 
+PROTOCOLS = ["sqs", "amqp", "rest"]
+
 # From the bottom up. A part imports itself and what lies in a row before its own; parts in one row do
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
@@ -34,7 +36,7 @@ LAYERS = [
     ["local"],
     ["redis"],
     ["server", "client"],
-    ["sqs", "amqp", "rest"],
+    PROTOCOLS,
     ["openq", "aio"],
     ["pipeline", "server.app", "sample", "worker"],
     ["testing"],
@@ -198,7 +200,7 @@ def imported_by(parts: Sequence[str], without: Collection[str] = ()) -> list[str
 def test_no_protocol_and_no_server_file_knows_a_store() -> None:
     """They know the roles of a broker; `server.app` alone opens one."""
     stores = ("openq.journal", "openq.local", "openq.redis")
-    found = imported_by(["server", "sqs", "amqp", "rest"], without={"openq.server.app"})
+    found = imported_by(["server", *PROTOCOLS], without={"openq.server.app"})
 
     assert [line for line in found if line.split(" imports ")[1].startswith(stores)] == []
 
@@ -208,7 +210,7 @@ def test_no_protocol_and_no_server_file_asks_which_store_it_has() -> None:
     asked = re.compile(r"storage\.name\s*(==|!=|in\b)|\.journal\b|isinstance\([^)]*(LocalBroker|RedisBroker)")
     wrong = [
         f"{module_name(path, SOURCE)}: {found[0]}"
-        for part in ("server", "sqs", "amqp", "rest")
+        for part in ("server", *PROTOCOLS)
         for path in sorted((SOURCE / part).rglob("*.py"))
         for found in asked.finditer(path.read_text())
     ]

@@ -19,7 +19,8 @@ No call waits for the disk. A change is durable only after `sync` (threads) or t
 `LoopSession.after_commit` (event loops): one wait for any number of calls. Where `storage.waits` is true, a
 call may suspend the greenlet that makes it, and other requests continue meanwhile.
 
-To add a broker: implement these protocols and join the list in tests/scenarios.
+To add a broker: implement these protocols and play the stories of tests/scenarios, as
+tests/redis/test_scenarios.py does.
 """
 
 from __future__ import annotations

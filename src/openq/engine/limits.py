@@ -3,7 +3,7 @@
 A key is a message group; messages without a group have no key, so only the limits of the queue count for
 them. A key that has all its messages in flight, or no token, is *blocked*. The orders in `limited_order.py`
 leave blocked keys out of the turns, so a receive never walks over them. A key is unblocked when one of its
-deliveries ends, or when its next token is due: `_due` is a heap of these times, and `Leases` arms one timer
+deliveries ends, or when its next token is due: `due` is a heap of these times, and `Leases` arms one timer
 for the first of them.
 
 Buckets are functions of the times of the deliveries, so a replay of the records gives the same buckets. A

@@ -215,7 +215,7 @@ def clear_temporaries(io: DiskIo, directory: str) -> None:
 
 
 class SegmentPreparer:
-    """A thread that calls `duty` when woken, and again after the seconds that it returned."""
+    """A thread that calls `task` when woken, and again after the seconds that `task` returned."""
 
     def __init__(self, task: Callable[[], float | None]) -> None:
         self._task = task

@@ -238,7 +238,7 @@ class GroupCommitWriter:
         if self._closing:
             raise Closed()
         if self._stalled is not None:
-            raise self._pool.refusal("the disk takes no more")
+            raise self._pool.refusal("the disk cannot be written")
 
     def refusal(self, detail: str) -> OutOfRoom:
         """The error for a publish that `can_publish` refuses."""
@@ -485,7 +485,9 @@ class GroupCommitWriter:
             raise error
         with self.lock:
             if self._stalled is None:
-                log.error("the disk takes no more (%s): all is refused until it does", error)
+                log.error(
+                    "cannot write to the disk (%s): every change is refused until it can be written", error
+                )
             self._stalled = error
             self._pool.set_shortage(error)
             self._room = -1
@@ -501,7 +503,7 @@ class GroupCommitWriter:
         with self.lock:
             self._stalled = None
             self._refresh_block()
-        log.warning("the disk takes more again")
+        log.warning("the disk can be written again")
         self._preparer.wake()
 
     def _advance(self, segment: SegmentFile) -> None:

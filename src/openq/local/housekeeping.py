@@ -1,7 +1,7 @@
 """Snapshots, and freeing of old segments: restart time and disk use do not grow with history.
 
-Segments are freed only from the oldest on. So the rest of a journal is always its end, which can be read
-without the freed part. A live message in an old segment is copied forward when keeping the segment would cost
+Segments are freed only from the oldest on. So what remains is the unbroken end of the journal, which can be
+replayed alone. A live message in an old segment is copied forward when keeping the segment would cost
 more than copying: one forgotten message never pins gigabytes.
 """
 

@@ -132,7 +132,7 @@ class RestCall:
 
     def require_target(self, name: str) -> None:
         if not self.may_fill(qualified_name(self.account, name)):
-            raise Problem("forbidden", f"{self.principal.user} may not send {name[:100]!r}")
+            raise Problem("forbidden", f"{self.principal.user} may not send to {name[:100]!r}")
 
     # -- answers
 

@@ -97,7 +97,7 @@ class BatchEncoder:
             call.fail(problem)
 
     def _encode(self) -> None:
-        """One part: up to `_AT_ONCE` bytes of bodies, or one message."""
+        """One part: up to `_ENCODE_BYTES` of bodies, or one message."""
         size = 0
         first = self._done
         while self._done < len(self._deliveries):

@@ -132,7 +132,12 @@ class QueueRunner:
         worker = self._worker
         received = time.monotonic()
         if received >= began + worker.app.lease:  # the process may have been paused since the messages came
-            log.warning("%d messages of queue %r came too late", len(messages), self.name)
+            log.warning(
+                "%d messages of queue %r arrived after their lease had ended (was the process paused?); "
+                "they are given back",
+                len(messages),
+                self.name,
+            )
             self._release(messages)
             return
         if self.consumer is not None:

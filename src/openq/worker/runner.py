@@ -103,7 +103,7 @@ class Worker:
     def start(self) -> None:
         """Open the queues and start the threads; returns at once."""
         if self.sources:
-            raise InvalidTask("a worker starts once")
+            raise InvalidTask("this worker was started already; make a new Worker")
         self.app.declare()
         self._started_at = time.time()
         self.sources = [
@@ -148,7 +148,7 @@ class Worker:
         self.is_quiet = True
         for source in self.sources:
             source.stop()
-        self.give_back(self._waiting())
+        self.give_back(self._take_waiting())
 
     def stop(self, grace: float = DEFAULT_GRACE_S) -> None:
         """Stop receiving, let running jobs finish for `grace` seconds, give back the rest at once.
@@ -163,7 +163,7 @@ class Worker:
             self.quiet()
             for source in self.sources:
                 source.join(5)
-            self.give_back(self._waiting())
+            self.give_back(self._take_waiting())
             # Until every job is settled: not only running ones, but also those that are being acked.
             while len(self.leases) and time.monotonic() < self._give_up_at:
                 time.sleep(0.01)
@@ -194,7 +194,7 @@ class Worker:
     def running(self) -> list[ActiveJob]:
         return [job for job in self.leases.held() if job.slot is not None]
 
-    def _waiting(self) -> list[ActiveJob]:
+    def _take_waiting(self) -> list[ActiveJob]:
         """Take out the jobs that have not started."""
         ready = [] if self.ready is None else self.ready.clear()
         return [*ready, *self.loop.clear(), *self.unknown.clear()]
@@ -262,7 +262,7 @@ class Worker:
                     source.batch_ended()
 
     def watch(self, job: ActiveJob) -> None:
-        """The time limits of a job that starts."""
+        """Start the timers of a job's `timeout` and `hard_timeout`."""
         task = job.task
         if task is None:
             timeout = job.source.consumer.timeout
@@ -290,7 +290,7 @@ class Worker:
             job.source.prefetch.observe(job.ended - job.started)
 
     def _report(self, job: ActiveJob, outcome: str) -> None:
-        """How a job ended that is not acked, or was."""
+        """A job is settled: forget its lease and count its outcome."""
         self.leases.drop(job)
         self.stats.count(job.name, job.queue, outcome, job.runs_s, job.wait_s)
 
