@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from ..broker.interface import Filter, Health, QueueStats, Receipt, SearchResult, Storage, TimelineStep
+from ..broker.interface import Health, QueueStats, Receipt, Storage
 from ..broker.waiters import Waiter
 from ..clock import Clock
-from ..engine.routing import Binding, Exchange
-from ..engine.why import Why
 from ..errors import (
     InvalidSetting,
     MessageNotFoundError,
     OpenQError,
     QueueExists,
     QueueFull,
-    QueueInUse,
     QueueNotFound,
     VisibilityTimeoutExpired,
 )
@@ -41,19 +38,19 @@ from .documents import Document
 from .heartbeat import Heartbeat
 from .http import HttpClient, Refused
 from .interface import OnlyInProcess
+from .remote_admin import RemoteAdmin, RemoteExchanges
+from .remote_calls import MAX_BATCH, RemoteCalls
+from .remote_inspector import RemoteInspector
 from .remote_kv import RemoteKeyValues
 from .remote_schedules import RemoteSchedules
 from .rest_client import path_part
-from .server_api import ServerApi, ServerReply
+from .server_api import ServerApi
 
 if TYPE_CHECKING:
     from .server_target import ServerHandle
 
-MAX_BATCH = 1_000  # messages or receipts in one request
 MAX_BATCH_BYTES = 4 << 20
-PAGE = 200
 ENDLESS_LEASE_MS = 60_000  # of a delivery without deadline; extended while this process lives
-_POLL_TASK_S = (0.005, 0.25)
 _NUMBER_BITS = 80  # more than the number of any delivery has
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 
@@ -65,6 +62,10 @@ class RemoteBroker:
 
     def __init__(self, api: ServerApi) -> None:
         self._api = api
+        self._calls = calls = RemoteCalls(api)
+        self.inspect = RemoteInspector(calls, self._delivery)
+        self.admin = RemoteAdmin(calls)
+        self.exchanges = RemoteExchanges(calls)
         self.url = api.url
         self.kv = RemoteKeyValues(api)
         self._endless_leases = Heartbeat(self)
@@ -79,20 +80,6 @@ class RemoteBroker:
             # Without retries: a wrong address is more likely than a server that is being restarted.
             reply = self._api.call("GET", "server", idempotent=True, retry=False)
             self._prefixes.append(reply.value["id_prefix"])
-
-    # The roles of the interface that this class implements itself.
-
-    @property
-    def inspect(self) -> RemoteBroker:
-        return self
-
-    @property
-    def admin(self) -> RemoteBroker:
-        return self
-
-    @property
-    def exchanges(self) -> RemoteBroker:
-        return self
 
     @property
     def schedules(self) -> RemoteSchedules:
@@ -117,24 +104,6 @@ class RemoteBroker:
             documents.receipt_text(self._prefixes[number >> _NUMBER_BITS], seq, number & _NUMBER_MASK)
             for seq, number in receipts
         ]
-
-    def _get(self, path: str, queue: str = "", message_id: str | None = None, **query: Any) -> Any:
-        given = {name: str(value) for name, value in query.items() if value is not None}
-        target = f"{path}?{urlencode(given)}" if given else path
-        return self._api.call("GET", target, queue=queue, message_id=message_id, idempotent=True).value
-
-    def _post(self, queue: str, verb: str, body: object = None, idempotent: bool = False) -> ServerReply:
-        path = f"queues/{path_part(queue)}/{verb}"
-        return self._api.call("POST", path, body, queue=queue, idempotent=idempotent)
-
-    def _pages(self, path: str, queue: str, items: str, **query: Any) -> Iterator[Document]:
-        after: str | None = None
-        while True:
-            page = self._get(path, queue, after=after, limit=PAGE, **query)
-            yield from page[items]
-            after = page.get("next")
-            if after is None:
-                return
 
     # -- queues -------------------------------------------------------------------------------
 
@@ -171,17 +140,17 @@ class RemoteBroker:
         return count
 
     def queues(self) -> list[str]:
-        return [each["name"] for each in self._pages("queues", "", "queues")]
+        return [each["name"] for each in self._calls.pages("queues", "", "queues")]
 
     def settings(self, queue: str) -> QueueSettings:
         check_name(queue)
-        return documents.parse_settings(self._get(f"queues/{path_part(queue)}", queue)["settings"])
+        return documents.parse_settings(self._calls.get(f"queues/{path_part(queue)}", queue)["settings"])
 
     def stats(self, queue: str) -> QueueStats:
-        return documents.parse_stats(queue, self._get(f"queues/{path_part(queue)}/stats", queue))
+        return documents.parse_stats(queue, self._calls.get(f"queues/{path_part(queue)}/stats", queue))
 
     def purge(self, queue: str) -> int:
-        count: int = self._post(queue, "purge").value["messages"]
+        count: int = self._calls.post(queue, "purge").value["messages"]
         return count
 
     # -- publishing ---------------------------------------------------------------------------
@@ -244,11 +213,6 @@ class RemoteBroker:
             return outcome["id"], bool(outcome.get("duplicate"))
         refused = Refused(0, outcome["code"], outcome.get("detail", ""))
         return documents.parse_error(refused, queue)
-
-    def route(self, exchange: str, key: str, draft: Draft) -> tuple[str, list[str]]:
-        body = {**documents.message_document(draft), "routing_key": key}
-        reply = self._api.call("POST", f"exchanges/{path_part(exchange)}/publish", body, queue=exchange)
-        return reply.value["id"], reply.value["queues"]
 
     # -- receiving ----------------------------------------------------------------------------
 
@@ -333,7 +297,7 @@ class RemoteBroker:
         """Of each receipt: its outcome, its error, and whether the request was repeated."""
         for start in range(0, len(receipts), MAX_BATCH):
             texts = self._receipt_texts(receipts[start : start + MAX_BATCH])
-            reply = self._post(queue, verb, {**body, "receipts": texts}, idempotent=True)
+            reply = self._calls.post(queue, verb, {**body, "receipts": texts}, idempotent=True)
             failed: dict[str, list[Document]] = {}
             for each in reply.value["failed"]:
                 failed.setdefault(each["receipt_id"], []).append(each)
@@ -390,7 +354,7 @@ class RemoteBroker:
         done = 0
         for start in range(0, len(receipts), MAX_BATCH):
             body = {"receipts": self._receipt_texts(receipts[start : start + MAX_BATCH]), "release": True}
-            done += self._post(queue, "nack", body, idempotent=True).value["count"]
+            done += self._calls.post(queue, "nack", body, idempotent=True).value["count"]
         return done
 
     def extend(self, queue: str, receipts: Sequence[Receipt], lease_ms: int) -> list[int | OpenQError]:
@@ -409,235 +373,6 @@ class RemoteBroker:
             results.append(0 if is_endless else until_ms)
         return results
 
-    # -- inspecting ---------------------------------------------------------------------------
-
-    def message_id(self, entry: Entry) -> str:
-        assert entry.options is not None
-        assert entry.options.id is not None
-        return entry.options.id
-
-    def peek(self, queue: str, limit: int = 1, rear: bool = False) -> list[Entry]:
-        if limit > MAX_BATCH or limit < 1:
-            entries = self.entries(queue, "ready")
-            return entries[::-1][:limit] if rear else entries[:limit]
-        found, is_whole = self._peek_page(queue, limit, rear)
-        if is_whole:
-            return found
-        # More than one response carries: read page by page, by priority and sequence.
-        entries = self._all_pages(queue, "ready")
-        return entries[::-1][:limit] if rear else entries[:limit]
-
-    def _peek_page(self, queue: str, limit: int, rear: bool = False) -> tuple[list[Entry], bool]:
-        """The first or last ready entries, and whether the response holds all of them up to the limit."""
-        path = f"queues/{path_part(queue)}/messages"
-        which = {"rear": "true"} if rear else {"front": "true"}
-        answer = self._get(path, queue, limit=limit, **which)
-        return [_entry(each) for each in answer["messages"]], not answer.get("truncated")
-
-    def entries(self, queue: str, state: str = "all") -> list[Entry]:
-        if state == "all":
-            return [each for one in ("ready", "delayed", "in_flight") for each in self.entries(queue, one)]
-        if state == "ready":
-            entries, is_whole = self._peek_page(queue, MAX_BATCH)
-            if is_whole and len(entries) < MAX_BATCH:
-                return entries
-            # More than one response carries: read page by page, by priority and sequence.
-        return self._all_pages(queue, state)
-
-    def _all_pages(self, queue: str, state: str) -> list[Entry]:
-        path = f"queues/{path_part(queue)}/messages"
-        return [_entry(each) for each in self._pages(path, queue, "messages", state=state)]
-
-    def deliveries(self, queue: str) -> list[Delivery]:
-        path = f"queues/{path_part(queue)}/messages"
-        found = self._pages(path, queue, "messages", state="in_flight")
-        # A lease may end between the server's listing and its reading of a message.
-        return [self._delivery(each, each["consumer"]) for each in found if "received_at" in each]
-
-    def _message(self, queue: str, message_id: str) -> Document:
-        if not message_id:
-            raise MessageNotFoundError(message_id, queue)
-        path = f"queues/{path_part(queue)}/messages/{path_part(message_id)}"
-        found: Document = self._get(path, queue, message_id)
-        return found
-
-    def find(self, queue: str, message_id: str) -> Entry:
-        return _entry(self._message(queue, message_id))
-
-    def lease_of(self, queue: str, message_id: str) -> Delivery | None:
-        try:
-            found = self._message(queue, message_id)
-        except MessageNotFoundError:
-            return None
-        return self._delivery(found, found["consumer"]) if "received_at" in found else None
-
-    def status(self, queue: str, message_id: str) -> str | None:
-        try:
-            state: str = self._message(queue, message_id)["state"]
-        except MessageNotFoundError:
-            return None
-        return state
-
-    def search(self, queue: str, filter: Filter, limit: int, budget_s: float) -> SearchResult:
-        body = documents.filter_document(filter)
-        body["limit"] = min(max(limit, 1), MAX_BATCH)
-        body["budget"] = min(max(budget_s, 0.001), 30.0)
-        answer = self._post(queue, "search", body, idempotent=True).value
-        entries = [_entry(each) for each in answer["messages"]][:limit]
-        complete = answer["complete"] and len(entries) == len(answer["messages"])
-        return SearchResult(entries, complete, answer["scanned"])
-
-    def why(self, queue: str, message_id: str) -> Why:
-        view = self._message_view(queue, message_id, "why")
-        return Why(view["code"], view["text"])
-
-    def timeline(self, queue: str, message_id: str) -> list[TimelineStep]:
-        steps = self._message_view(queue, message_id, "timeline")["steps"]
-        return [
-            TimelineStep(
-                documents.time_ms(each["time"]),
-                each["what"],
-                each["queue"],
-                each["detail"],
-                each.get("traceback", ""),
-            )
-            for each in steps
-        ]
-
-    def _message_view(self, queue: str, message_id: str, what: str) -> Document:
-        if not message_id:
-            raise MessageNotFoundError(message_id, queue)
-        path = f"queues/{path_part(queue)}/messages/{path_part(message_id)}/{what}"
-        view: Document = self._get(path, queue, message_id)
-        return view
-
-    # -- administration -----------------------------------------------------------------------
-
-    def _change_message(
-        self, method: str, queue: str, message_id: str, body: object = None, verb: str = ""
-    ) -> None:
-        if not message_id:
-            raise MessageNotFoundError(message_id, queue)
-        path = f"queues/{path_part(queue)}/messages/{path_part(message_id)}{verb}"
-        self._api.call(method, path, body, queue=queue, message_id=message_id)
-
-    def cancel(self, queue: str, message_id: str) -> None:
-        self._change_message("DELETE", queue, message_id)
-
-    def edit(self, queue: str, message_id: str, draft: Draft) -> None:
-        body = documents.payload_document(draft)
-        body["message_type"] = draft.type
-        body["attributes"] = dict(draft.attributes or {})
-        self._change_message("PATCH", queue, message_id, body)
-
-    def move(self, queue: str, message_ids: Sequence[str], to: str) -> list[OpenQError | None]:
-        errors: list[OpenQError | None] = []
-        for message_id in message_ids:
-            try:
-                self._change_message("POST", queue, message_id, {"to": to}, "/move")
-                errors.append(None)
-            except (MessageNotFoundError, QueueInUse, InvalidSetting) as error:
-                errors.append(error)
-        return errors
-
-    def reschedule(self, queue: str, message_id: str, due_ms: int) -> None:
-        self._change_message("PATCH", queue, message_id, {"at": documents.time_text(max(due_ms, 0))})
-
-    def redrive(
-        self,
-        queue: str,
-        to: str | None = None,
-        filter: Filter | None = None,
-        rate: float | None = None,
-        progress: Callable[[int], bool] | None = None,
-    ) -> int:
-        body: Document = {"to": to, "rate": rate}
-        if filter is not None:
-            body["filter"] = documents.filter_document(filter)
-        return self._await_task(queue, self._post(queue, "redrive", body).value, progress)
-
-    def replay(
-        self,
-        queue: str,
-        since_ms: int | None,
-        since_id: str | None,
-        to: str | None = None,
-        *,
-        include_purged: bool = False,
-    ) -> int:
-        since = None if since_ms is None else documents.time_text(max(since_ms, 0))
-        body: Document = {"since": since, "since_id": since_id, "to": to}
-        if include_purged:
-            body["include_purged"] = True
-        return self._await_task(queue, self._post(queue, "replay", body).value, None)
-
-    def _await_task(self, queue: str, task: Document, progress: Callable[[int], bool] | None) -> int:
-        """Wait for a task on the server. Returns its number of messages."""
-        path = f"tasks/{task['id']}"
-        pause_s, longest_s = _POLL_TASK_S
-        reported = 0
-        while True:
-            if progress is not None and task["done"] != reported:
-                reported = task["done"]
-                if not progress(reported) and task["state"] == "running":
-                    self._api.call("DELETE", path, queue=queue, idempotent=True)
-                    progress = None
-            if task["state"] != "running":
-                break
-            self._api.sleep(pause_s)
-            pause_s = min(pause_s * 2, longest_s)
-            task = self._get(path, queue)
-        if task["state"] == "failed":
-            raise documents.parse_error(Refused(0, task.get("code", "task_failed"), task["error"]), queue)
-        done: int = task["done"]
-        return done
-
-    # -- exchanges ----------------------------------------------------------------------------
-
-    def declare_exchange(self, exchange: Exchange) -> bool:
-        body = {
-            "kind": exchange.kind,
-            "durable": exchange.durable,
-            "auto_delete": exchange.auto_delete,
-            "internal": exchange.internal,
-            "alternate": exchange.alternate,
-            "arguments": dict(exchange.arguments),
-        }
-        known = {each["name"] for each in self._get("exchanges")["exchanges"]}
-        self._api.call(
-            "PUT", f"exchanges/{path_part(exchange.name)}", body, queue=exchange.name, idempotent=True
-        )
-        return exchange.name not in known
-
-    def delete_exchange(self, name: str, if_unused: bool = False) -> None:
-        path = f"exchanges/{path_part(name)}?if_unused={str(if_unused).lower()}"
-        self._api.call("DELETE", path, queue=name)
-
-    def exchange(self, name: str) -> Exchange:
-        return documents.parse_exchange(self._get(f"exchanges/{path_part(name)}", name))
-
-    def list_exchanges(self) -> list[Exchange]:
-        return [documents.parse_exchange(each) for each in self._get("exchanges")["exchanges"]]
-
-    def bindings(self, source: str | None = None, destination: str | None = None) -> list[Binding]:
-        found = self._get("bindings", source=source, destination=destination)["bindings"]
-        return [Binding(**each) for each in found]
-
-    def bind(self, binding: Binding) -> bool:
-        changed: bool = self._api.call(
-            "POST", "bindings", documents.binding_document(binding), idempotent=True
-        ).value["changed"]
-        return changed
-
-    def unbind(self, binding: Binding) -> bool:
-        try:
-            self._api.call("DELETE", "bindings", documents.binding_document(binding), idempotent=True)
-        except Refused as refused:
-            if refused.code != "binding_not_found":
-                raise
-            return False
-        return True
-
     # -- durability and closing ---------------------------------------------------------------
 
     def sync(self) -> None:
@@ -651,7 +386,7 @@ class RemoteBroker:
 
     def now_ms(self) -> int:
         """The time of the server."""
-        view = self._get("server")
+        view = self._calls.get("server")
         now_ms: int = documents.time_ms(view["started"]) + round(view["uptime"] * 1000)
         return now_ms
 
@@ -663,7 +398,7 @@ class RemoteBroker:
 
     def health(self) -> Health:
         try:
-            view = self._get("health")
+            view = self._calls.get("health")
         except OpenQError as error:
             return Health(False, str(error))
         return Health(view["ok"], view["detail"], view["disk_full"], tuple(view.get("reasons", ())))
@@ -686,10 +421,6 @@ class RemoteBroker:
 def _receipt_error(failure: Document, queue: str) -> OpenQError:
     refused = Refused(0, failure["code"], failure["detail"])
     return documents.parse_error(refused, queue, failure["receipt_id"])
-
-
-def _entry(document: Document) -> Entry:
-    return documents.parse_entry(document, document["position"])
 
 
 def _batches(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
