@@ -227,8 +227,9 @@ def _split(text: str) -> list[str]:
         stripped = expanded
     fields = stripped.split()
     if len(fields) not in (5, 6):
+        number = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
         raise InvalidSetting(
-            f"cron {text!r}: {len(fields)} fields; write minute, hour, day, month and weekday, "
+            f"cron {text!r}: {number}; write minute, hour, day, month and weekday, "
             "such as '*/5 * * * *', with the second in front if it matters"
         )
     return fields if len(fields) == 6 else ["0", *fields]

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from openq.worker import App, InvalidArguments
+from openq.worker import App, InvalidArguments, InvalidTask
+from openq.worker.codec import read_body
 
 
 class Colour(Enum):
@@ -275,3 +276,27 @@ def test_the_type_checker_knows_the_arguments_of_send(tmp_path: Path) -> None:
     )
     lines = {int(line.split(":")[1]) for line in run.stdout.splitlines() if ": error:" in line}
     assert lines == set(range(first, first + len(WRONG))), run.stdout + run.stderr
+
+
+def test_errors_of_arguments_and_options_name_them() -> None:
+    app = App()
+
+    @app.task
+    def resize(width: int, *rest: int, **names: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="task 'resize': argument 'width': Expected `int`, got `str`"):
+        resize.send("wide")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match="argument 2: Expected `int`"):
+        resize.send(1, "wide")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match="argument 'depth': Expected `int`"):
+        resize.send(1, depth="deep")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"send_with\(\) got an unexpected keyword argument 'countdown'"):
+        resize.send_with(countdown=60)  # type: ignore[call-arg]
+    with pytest.raises(InvalidTask, match="timeout must be a number of seconds, more than 0, not '30s'"):
+        app.task(timeout="30s")(lambda: None)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("body", [b"not json", b"", b"[1]", "not json", b"\x93\x01\x02\x03", b"\xff\xfe"])
+def test_a_body_that_is_no_job_says_what_one_is(body: bytes | str) -> None:
+    with pytest.raises(InvalidArguments, match=r'the body of a job is \{"args": \[...\], "kwargs"'):
+        read_body(body)

@@ -164,6 +164,7 @@ _HINTS = {
     "subscription_not_found": "`openq pipeline subscriptions ls` lists the subscriptions",
     "unauthorized": "use OPENQ_TOKEN_FILE, OPENQ_TOKEN or --user; see `openq token create --help`",
     "forbidden": "an administrator can allow it with `openq perm grant`",
+    "invalid_setting": "",  # the message names the value and what is allowed
     "no_such_route": "is this an OpenQ server of the same version?",
 }
 _EXIT_CODES_BY_STATUS = {400: USAGE, 413: USAGE, 422: USAGE}

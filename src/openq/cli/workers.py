@@ -18,6 +18,7 @@ def ls(options: Namespace) -> int:
         connect(options).get("/workers")["workers"],
         {
             "process": "name",
+            "worker": "service",
             "state": "state",
             "busy": lambda entry: f"{entry['busy']}/{entry['slots']}",
             "queues": queues_text,

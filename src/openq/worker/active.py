@@ -71,8 +71,7 @@ class ActiveJob:
         self.ended = 0.0
         self.reported_at = 0.0  # its last progress
         self.unreported: Progress | None = None  # a later one, which is not written yet
-        # When the lease began is not known exactly: `leased` is the start of the receive call, a moment
-        # before.
+        # When the lease began is not known exactly: `leased` is a moment before, when the receive call began.
         leased = received if leased is None else leased
         self.lease_until = leased + app.lease
         self.extend_at = leased + app.lease / 3

@@ -204,8 +204,10 @@ class App:
         merged = {**self._defaults, **{name: value for name, value in given.items() if value is not None}}
         for name in ("timeout", "hard_timeout", "result_ttl"):
             value = merged[name]
-            if value is not None and not value > 0:
-                raise InvalidTask(f"{name} must be more than 0 seconds, not {value!r}")
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise InvalidTask(f"{name} must be a number of seconds, more than 0, not {value!r}")
         if merged["codec"] not in codecs.CODECS:
             raise InvalidTask(f"codec must be one of {', '.join(codecs.CODECS)}, not {merged['codec']!r}")
         rules = RetryRules(

@@ -72,7 +72,7 @@ def is_supported(kind: Any) -> bool:
 
 def read_body(body: Any) -> dict[str, Any]:
     """The body of a job message: JSON text or bytes, or decoded by the library already."""
-    if isinstance(body, bytes) and body[:1] not in (b"{", b" ", b"\n"):
+    if isinstance(body, bytes) and body[:1] > b"\x7f":  # the head of a msgpack map
         body = _decoded(_read_msgpack, body)
     elif isinstance(body, str | bytes):
         body = _decoded(_read_json, body)
@@ -85,7 +85,8 @@ def _decoded(read: Any, body: str | bytes) -> Any:
     try:
         return read(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidArguments(f"the body of the job cannot be read: {error}") from None
+        shape = '{"args": [...], "kwargs": {...}}'
+        raise InvalidArguments(f"the body of a job is {shape}, not {body!r:.80}: {error}") from None
 
 
 def encode_result(value: Any, task: str) -> Any:

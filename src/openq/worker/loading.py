@@ -84,7 +84,9 @@ def _other_names(module: ModuleType) -> str:
     from .app import App
 
     names = [name for name, value in vars(module).items() if isinstance(value, App)]
-    return f"; it has {module.__name__}:{names[0]}" if names else ""
+    if names:
+        return f"; it has {module.__name__}:{names[0]}"
+    return "; an application is made by `app = App(...)` of openq.worker"
 
 
 def source_files() -> Stamps:

@@ -23,6 +23,7 @@ class Signature:
         "_is_typed",
         "_keyword",
         "_name",
+        "_names",
         "_positional",
         "_rest",
         "_rest_keyword",
@@ -35,6 +36,7 @@ class Signature:
         self._name = name
         self._check = _compile_check(signature, name)
         self._positional: list[Any] = []
+        self._names: list[str] = []  # of positional parameters
         self._keyword: dict[str, Any] = {}
         self._rest: Any = None
         self._rest_keyword: Any = None
@@ -47,6 +49,7 @@ class Signature:
             else:
                 if parameter.kind is not _Parameter.KEYWORD_ONLY:
                     self._positional.append(kind)
+                    self._names.append(parameter.name)
                 if parameter.kind is not _Parameter.POSITIONAL_ONLY:
                     self._keyword[parameter.name] = kind
         every = [*self._positional, *self._keyword.values(), self._rest, self._rest_keyword]
@@ -64,25 +67,34 @@ class Signature:
         """Decoded arguments as values of the annotated types. Raises InvalidArguments."""
         try:
             self._check(*args, **kwargs)
-            if not self._is_typed:
-                return args, kwargs
-            return self._convert(args, kwargs)
-        except (TypeError, msgspec.ValidationError) as error:
+        except TypeError as error:
             raise InvalidArguments(f"task {self._name!r}: {error}") from None
-        except ValueError as error:  # of a pydantic model
-            raise InvalidArguments(f"task {self._name!r}: {error}") from None
+        if not self._is_typed:
+            return args, kwargs
+        return self._convert(args, kwargs)
 
     def _convert(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         positional, keyword = self._positional, self._keyword
-        for i, value in enumerate(args):
-            kind = positional[i] if i < len(positional) else self._rest
-            if kind is not None:
-                args[i] = codec.convert(value, kind)
-        for name, value in kwargs.items():
-            kind = keyword.get(name, self._rest_keyword)
-            if kind is not None:
-                kwargs[name] = codec.convert(value, kind)
+        where: int | str = 0
+        try:
+            for where, value in enumerate(args):
+                kind = positional[where] if where < len(positional) else self._rest
+                if kind is not None:
+                    args[where] = codec.convert(value, kind)
+            for where, value in kwargs.items():
+                kind = keyword.get(where, self._rest_keyword)
+                if kind is not None:
+                    kwargs[where] = codec.convert(value, kind)
+        except (TypeError, ValueError, msgspec.ValidationError) as error:  # ValueError: of a pydantic model
+            raise InvalidArguments(f"task {self._name!r}: {self._place(where)}: {error}") from None
         return args, kwargs
+
+    def _place(self, where: int | str) -> str:
+        if isinstance(where, int):
+            if where >= len(self._names):
+                return f"argument {where + 1}"
+            where = self._names[where]
+        return f"argument {where!r}"
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
 
+from ..client.settings import unknown_keyword
 from .retry import RetryRules
 from .signature import Signature
 
@@ -89,6 +90,9 @@ class BaseTask(Generic[P, R]):
 
         `delay` or `at`, `priority`, `key`, `unique`, `dedup`, `ttl` and `attributes`; see `SendOptions`.
         """
+        for name in options:
+            if name not in SendOptions.__annotations__:
+                raise unknown_keyword("send_with", name, SendOptions.__annotations__)
         return Sender(self, options)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
