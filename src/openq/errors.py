@@ -18,6 +18,13 @@ class OpenQError(Exception):
     public: str | None = None
 
 
+class Interruption(BaseException):
+    """Raised in a thread from outside, like KeyboardInterrupt. A change that it hits is in doubt.
+
+    Its children may be an `Exception` too, where a handler may catch them.
+    """
+
+
 class MessageNotFoundError(OpenQError, KeyError):
     """The message is unknown, or already removed. Also a `KeyError`, for callers that expect one."""
 

@@ -19,7 +19,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from threading import Lock, Thread, current_thread
 
-from openq.errors import Closed, InvalidSetting, JournalFailed, OpenQError, OutOfRoom, Unconfirmed
+from openq.errors import (
+    Closed,
+    Interruption,
+    InvalidSetting,
+    JournalFailed,
+    OpenQError,
+    OutOfRoom,
+    Unconfirmed,
+)
 from openq.journal.disk import TRANSIENT, DiskIo, allocate, close_quietly, exists, write_all
 from openq.journal.flag import WakeFlag
 from openq.journal.format import (
@@ -382,7 +390,7 @@ class GroupCommitWriter:
                         block.written = True  # and its segment may be closed
                 if self._stalled is not None:
                     self._end_stall()
-        except Unconfirmed:
+        except (Unconfirmed, Interruption):
             raise  # to the thread that committed for itself; the writer takes over
         except OSError as error:
             self._fail(str(error))

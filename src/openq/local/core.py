@@ -30,7 +30,14 @@ from ..engine.rebuild import rebuild
 from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, encode
 from ..engine.replay import checkpoint
 from ..engine.timers import MAX_TIMERS_PER_STEP, NEVER, WAKE
-from ..errors import Closed, HistoryUnavailable, JournalDamaged, JournalFailed, OpenQError
+from ..errors import (
+    Closed,
+    HistoryUnavailable,
+    Interruption,
+    JournalDamaged,
+    JournalFailed,
+    OpenQError,
+)
 from ..journal.file_journal import Journal
 from ..model import Delivery, Entry, Properties
 from .events import EventFeed
@@ -249,7 +256,7 @@ class BrokerCore:
 
     def on_interrupt(self, kind: type[BaseException]) -> None:
         """Lock held. A change raised an exception. After Ctrl-C in the middle the state is in doubt."""
-        if issubclass(kind, Exception):
+        if issubclass(kind, Exception) and not issubclass(kind, Interruption):
             return
         if self.journal is None:
             rebuild(self.engine)

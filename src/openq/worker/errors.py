@@ -6,7 +6,7 @@ are not: an `except Exception` in a handler must not swallow them.
 
 from __future__ import annotations
 
-from ..errors import OpenQError
+from ..errors import Interruption, OpenQError
 
 
 class WorkerError(OpenQError):
@@ -97,11 +97,11 @@ class Retry(Exception):
         self.after = after
 
 
-class TimeLimitExceeded(Exception):
+class TimeLimitExceeded(Interruption, Exception):
     """Raised in a handler that runs longer than its `timeout`."""
 
 
-class JobCancelled(BaseException):
+class JobCancelled(Interruption):
     """Raised in a handler whose job was cancelled. The job ends and does not run again."""
 
 
