@@ -152,9 +152,12 @@ class QueueLimits:
         return None if concurrency is None and rate is None else KeyUse(concurrency, rate)
 
     def _sweep(self, now_ms: int) -> None:
-        """Forget keys with nothing in flight and a full bucket."""
+        """Forget keys with nothing in flight and a full bucket. `unblock_due` needs those that are blocked."""
+        blocked = self.blocked
         self.keys = {
-            key: use for key, use in self.keys.items() if use.in_flight or use.used_until > now_ms * use.units
+            key: use
+            for key, use in self.keys.items()
+            if use.in_flight or use.used_until > now_ms * use.units or key in blocked
         }
         self._sweep_at = max(_MIN_SWEEP, 2 * len(self.keys))
 
