@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from openq import OpenQ
+from openq.worker.exec_runner import ExecHandler, variables
+from openq.worker.message_worker import ACK
 from tests.serving import Served, served
 from tests.waiting import until
 from tests.worker.service import lines_of, worker
@@ -152,3 +154,24 @@ def test_without_a_queue_the_usage_is_explained(tmp_path: Path) -> None:
 
     assert ended.returncode == 2
     assert ended.stderr == "openq: --exec needs one --queue\n"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"a": "\U0001f600" * 60_000},
+        {f"a{i}": "x" * 60_000 for i in range(100)},
+        {"LD_PRELOAD": "/evil.so", "a\nb": "c\nd", "e": "f\0g"},
+    ],
+    ids=["long characters", "many attributes", "strange names"],
+)
+def test_a_command_runs_whatever_the_attributes_are(attributes: dict[str, object]) -> None:
+    with OpenQ("attributes", codec="raw") as queue:
+        queue.publish(b"x", attributes=attributes)
+        message = queue.receive(timeout=0)
+        assert message is not None
+        found = variables(message)
+        outcome = ExecHandler("exit 0", timeout_s=60, retry_delay_s=1).handle(message)
+    assert outcome == ACK
+    assert found["OPENQ_QUEUE"] == "attributes"
+    assert all(name.startswith("OPENQ_") for name in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from openq import OpenQ
-from openq.worker.http_runner import check_url, retry_delay
+from openq.worker.http_runner import HttpHandler, check_url, retry_delay
+from openq.worker.options import ServiceOptions
 from tests.serving import Served, served
 from tests.waiting import until
 from tests.worker.service import worker
@@ -194,6 +196,47 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert retry_delay("soon", 30.0) == 30
     assert retry_delay(None, 30.0) == 30
     assert retry_delay("99999999999", 30.0) == 86400
+    assert retry_delay("9" * 400, 30.0) == 86400
+
+
+def test_a_response_that_comes_byte_by_byte_ends_at_the_timeout() -> None:
+    is_over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
+            while not is_over.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, OpenQ("drip", codec="raw") as queue:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        queue.publish(b"x")
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        message = queue.receive(timeout=0)
+        assert message is not None
+        outcome = HttpHandler(url, timeout_s=0.5, retry_delay_s=1, ca=None).handle(message)
+        is_over.set()
+        thread.join()
+    assert outcome.reason == "timed out after 0.5 s"
+
+
+def test_the_list_of_workers_shows_no_secret_of_the_url() -> None:
+    options = ServiceOptions(name="a", unit="a", http_url="https://me:secret@host/hook?key=secret#secret")
+    assert options.what == "https://me:...@host/hook"
+
+
+def test_an_aborted_handler_posts_nothing() -> None:
+    with OpenQ("aborted", codec="raw") as queue:
+        queue.publish(b"x")
+        message = queue.receive(timeout=0)
+        assert message is not None
+        handler = HttpHandler("http://127.0.0.1:1/", timeout_s=1, retry_delay_s=1, ca=None)
+        handler.abort()
+        outcome = handler.handle(message)
+    assert outcome.reason == "no response: ConnectionAbortedError: the worker stops"
 
 
 @pytest.mark.parametrize("url", ["ftp://host/", "host/path", "http://", "http://host:port/"])

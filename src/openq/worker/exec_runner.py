@@ -29,7 +29,8 @@ STDERR_WAIT_S = 1.0  # for the rest of stderr, which a program in the background
 MAX_LINES = 20
 MAX_LINE = 500
 MAX_REASON = 4000
-MAX_VARIABLE = 65536  # characters: Linux refuses a program with a longer one
+MAX_VARIABLE = 65536  # bytes: Linux refuses a program with a variable of more than 128 KiB
+MAX_VARIABLES = 512 << 10  # bytes of all variables of a message: a program gets only so much
 
 
 class ExecHandler:
@@ -48,10 +49,9 @@ class ExecHandler:
         self._retry_delay_s = retry_delay_s
         self._report = report  # called with the process group of a command at its start and end
         self._process: subprocess.Popen[bytes] | None = None
-        self._aborted = False
+        self._aborted = False  # for good: a worker aborts when it stops
 
     def handle(self, message: ReceivedMessage) -> Outcome:
-        self._aborted = False
         # A file, not a pipe: a command that does not read its input cannot block us.
         with tempfile.TemporaryFile() as body:
             body.write(message.delivery.entry.body or b"")
@@ -170,11 +170,25 @@ def variables(message: ReceivedMessage) -> dict[str, str]:
     }
     for name, value in message.attributes.items():
         named[f"OPENQ_ATTRIBUTE_{re.sub('[^A-Z0-9]', '_', name.upper())}"] = attribute_text(value)
-    return {
-        name: text
-        for name, value in named.items()
-        if value is not None and "\0" not in (text := str(value)) and len(text) <= MAX_VARIABLE
-    }
+    found: dict[str, str] = {}
+    room = MAX_VARIABLES
+    for name, value in named.items():
+        size = None if value is None else _variable_size(text := str(value))
+        if size is not None and len(name) + size <= room:
+            found[name] = text
+            room -= len(name) + size
+    return found
+
+
+def _variable_size(text: str) -> int | None:
+    """In bytes; None for a text that cannot be a variable."""
+    if "\0" in text or len(text) > MAX_VARIABLE:
+        return None
+    try:
+        size = len(os.fsencode(text))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    return size if size <= MAX_VARIABLE else None
 
 
 def attribute_text(value: Any) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import http.client
+import io
 import re
 import socket
 import ssl
 import time
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -45,10 +47,9 @@ class HttpHandler:
         self._retry_delay_s = retry_delay_s
         self._ca = ca
         self._connection: http.client.HTTPConnection | None = None
-        self._aborted = False
+        self._aborted = False  # for good: a worker aborts when it stops
 
     def handle(self, message: ReceivedMessage) -> Outcome:
-        self._aborted = False
         deadline = time.monotonic() + self._timeout_s
         while True:
             is_reused = self._connection is not None
@@ -81,15 +82,19 @@ class HttpHandler:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
+        if self._aborted:
+            raise ConnectionAbortedError("the worker stops")
         connection.timeout = left
         if connection.sock is not None:
             connection.sock.settimeout(left)
         path = self._url.path or "/"
         target = f"{path}?{self._url.query}" if self._url.query else path
+        # The whole response has one deadline: a server may send a byte now and then.
+        connection.response_class = partial(_TimedResponse, deadline=deadline)  # type: ignore[assignment]
         connection.request("POST", target, message.delivery.entry.body or b"", self._headers(message))
         response = connection.getresponse()
-        excerpt = self._read(connection, response, deadline)
-        status = f"{response.status} {response.reason}".strip()
+        excerpt = _excerpt(_read(response))
+        status = f"{response.status} {_excerpt(response.reason.encode())}".strip()
         retry_after = response.getheader("Retry-After")
         if response.will_close or not response.isclosed():
             self._drop()
@@ -99,22 +104,6 @@ class HttpHandler:
         if response.status in (429, 503):
             return Outcome(reason, retry_delay(retry_after, self._retry_delay_s))
         return Outcome(reason)
-
-    def _read(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, deadline: float
-    ) -> str:
-        data = b""
-        while len(data) < MAX_RESPONSE:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            if connection.sock is not None:
-                connection.sock.settimeout(left)
-            piece = response.read1(MAX_RESPONSE - len(data))
-            if not piece:
-                break
-            data += piece
-        return " ".join(data.decode(errors="replace").split())[:MAX_EXCERPT]
 
     def _connect(self) -> http.client.HTTPConnection:
         url = self._url
@@ -139,6 +128,49 @@ class HttpHandler:
         return found
 
 
+class _TimedResponse(http.client.HTTPResponse):
+    """A response that must be complete at a deadline."""
+
+    def __init__(self, sock: socket.socket, *args: Any, deadline: float, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp: Any = io.BufferedReader(_TimedReads(self.fp.detach(), sock, deadline))
+
+
+class _TimedReads(io.RawIOBase):
+    def __init__(self, raw: Any, sock: socket.socket, deadline: float) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    data = b""
+    while len(data) < MAX_RESPONSE and (piece := response.read1(MAX_RESPONSE - len(data))):
+        data += piece
+    return data
+
+
+def _excerpt(data: bytes) -> str:
+    """One short line that a terminal shows as it is."""
+    text = " ".join(data.decode(errors="replace").split())[:MAX_EXCERPT]
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def check_url(url: str) -> Any:
     try:
         parts = urlsplit(url)
@@ -155,11 +187,11 @@ def retry_delay(text: str | None, default_s: float) -> float:
     if text is None:
         return default_s
     try:
-        seconds = float(int(text))
+        seconds = float(min(int(text), MAX_RETRY_AFTER_S))
     except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return default_s
     return min(max(0.0, seconds), MAX_RETRY_AFTER_S)
 

@@ -44,7 +44,10 @@ class Handler(Protocol):
     def handle(self, message: ReceivedMessage) -> Outcome: ...
 
     def abort(self) -> None:
-        """End the message in hand soon, from another thread; its outcome does not count any more."""
+        """End the message in hand soon, from another thread; its outcome does not count any more.
+
+        Called at most once, when the worker stops: the handler gets no further message.
+        """
         ...
 
 
@@ -165,7 +168,11 @@ class _Slot:
                 log.warning("cannot receive from queue %r: %s; trying again", worker.queue().name, error)
                 worker.quieted.wait(ERROR_PAUSE_S)
                 continue
-            if message is not None:
+            if message is None:
+                continue
+            if worker.quieted.is_set():
+                self._release(message)  # it came while the worker was told to receive nothing more
+            else:
                 self._process(message)
 
     def _next(self) -> ReceivedMessage | None:
@@ -231,8 +238,11 @@ class _Slot:
             message, self.message = self.message, None
         self._worker.stats.add(self._worker.label, self._worker.queue().name, "released")
         self._handler.abort()
+        self._worker.queue().core.handle.heartbeat.drop(message.delivery)
+        self._release(message)
+
+    def _release(self, message: ReceivedMessage) -> None:
         queue = self._worker.queue()
-        queue.core.handle.heartbeat.drop(message.delivery)
         try:
             queue.core.release([message])
         except OpenQError as error:

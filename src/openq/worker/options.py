@@ -60,8 +60,12 @@ class ServiceOptions:
 
     @property
     def what(self) -> str:
-        """What is run, for people."""
-        return self.app or self.exec_command or self.http_url or ""
+        """What is run, for people. The list of workers shows it: no password, and no query, may be in it."""
+        if self.http_url is not None:
+            from ..parsing import without_password
+
+            return without_password(self.http_url.partition("#")[0].partition("?")[0])
+        return self.app or self.exec_command or ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
