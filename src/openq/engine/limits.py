@@ -152,7 +152,7 @@ class QueueLimits:
         return None if concurrency is None and rate is None else KeyUse(concurrency, rate)
 
     def _sweep(self, now_ms: int) -> None:
-        """Forget keys with nothing in flight and a full bucket. `unblock_due` needs those that are blocked."""
+        """Forget keys with nothing in flight and a full bucket, unless `unblock_due` has to come yet."""
         blocked = self.blocked
         self.keys = {
             key: use
