@@ -2,8 +2,8 @@
 
 Two classes have the same methods. `StandardOrder` serves standard queues: higher priority first; inside a
 priority the groups take turns; inside a group by sequence. `FifoOrder` serves FIFO queues: groups take turns
-there too, and messages behind one that is in flight, or not due yet, wait. `limited_order.py` has a subclass of
-each, for queues with limits.
+there too, and messages behind one that is in flight, or not due yet, wait. `limited_order.py` has a subclass
+of each, for queues with limits.
 """
 
 from __future__ import annotations
