@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .calls import Chain as Chain
     from .calls import Group as Group
     from .calls import group as group
+    from .effects import once as once
     from .errors import InvalidArguments as InvalidArguments
     from .errors import InvalidTask as InvalidTask
     from .errors import JobCancelled as JobCancelled
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from .middleware import LogJobs as LogJobs
     from .middleware import Middleware as Middleware
     from .middleware import ReportErrors as ReportErrors
-    from .once import once as once
     from .runner import Worker as Worker
     from .task import AsyncTask as AsyncTask
     from .task import Task as Task
@@ -53,7 +53,7 @@ _HOMES = {
     "app": ("App",),
     "calls": ("Call", "Chain", "Group", "group"),
     "groups": ("GroupJob",),
-    "once": ("once",),
+    "effects": ("once",),  # a module `once` would hide it
     "errors": (
         *("InvalidArguments", "InvalidTask", "JobCancelled", "JobFailed", "JobWasCancelled"),
         *(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..client.message import ReceivedMessage
     from ..engine.key_values import KvPut
     from .app import App
+    from .effects import once as Once
     from .errors import JobCancelled
-    from .once import once as Once
     from .slots import Slot
     from .task import BaseTask
 
@@ -161,7 +161,7 @@ class ActiveJob:
 
     def once(self, key: str, **options: Any) -> Once:
         """`once` with the key in the namespace of this task."""
-        from .once import once as make
+        from .effects import once as make
 
         return make(f"{self.name}/{key}", **options)
 

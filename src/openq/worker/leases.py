@@ -17,7 +17,7 @@ from .outage import Outage, is_closed, is_lost
 
 if TYPE_CHECKING:
     from .active import ActiveJob
-    from .once import once
+    from .effects import once
 
 log = logging.getLogger("openq.worker")
 
