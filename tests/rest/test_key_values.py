@@ -218,3 +218,13 @@ def test_msgpack_of_the_wrong_types_is_refused(client: Client) -> None:
         assert answer.code == "invalid"
     answer = client.send("POST", f"{client.prefix}/kv/b/put", b"\xc1", {"content-type": MSGPACK})
     assert answer.code == "malformed"
+
+
+def test_a_delete_never_takes_version_0_for_any_version(client: Client) -> None:
+    put(client, "k", b"v")
+    target = f"{client.prefix}/kv/b/k"
+
+    assert client.send("DELETE", f"{target}?version=0", None, {}).status == 422
+    assert client.send("DELETE", target, None, {"if-match": '"0"'}).status == 422
+    assert batch(client, "delete", {"keys": ["k"], "versions": []}).status == 422
+    assert get(client, "k").status == 200

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..metrics import Family, HistogramValue
-from .workers import HistogramCounts, TaskCounts, WorkerStats
+from .workers import MAX_TASKS, HistogramCounts, TaskCounts, WorkerStats
+
+MAX_SERIES = 10_000  # tasks of all workers together
+MAX_LABEL = 256  # characters of a name
+MAX_OUTCOMES = 32
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -30,6 +34,8 @@ class WorkerTotals:
         self._bounds = self._bounds or stats.bounds
         for each in stats.tasks:
             key = (*labels.items(), ("task", each.name), ("queue", each.queue))
+            if key not in self._tasks and len(self._tasks) >= MAX_SERIES:
+                continue  # metrics of a scrape, and our memory, have a bound
             self._add(self._tasks.setdefault(key, _Task()), each, stats.bounds == self._bounds)
 
     def _add(self, task: _Task, counts: TaskCounts, fits: bool) -> None:
@@ -106,4 +112,16 @@ class RegistryTotals:
 def _is_sound(stats: WorkerStats) -> bool:
     """Any program may write to the registry."""
     size = len(stats.bounds) + 1
-    return all(len(each.run.counts) == len(each.wait.counts) == size for each in stats.tasks)
+    return len(stats.tasks) <= MAX_TASKS and all(
+        len(each.run.counts) == len(each.wait.counts) == size
+        and len(each.name) <= MAX_LABEL
+        and len(each.queue) <= MAX_LABEL
+        and len(each.outcomes) <= MAX_OUTCOMES
+        and all(len(outcome) <= MAX_LABEL for outcome in each.outcomes)
+        and all(
+            0 <= count < 1 << 63 for count in (*each.outcomes.values(), *each.run.counts, *each.wait.counts)
+        )
+        and each.run.sum >= 0
+        and each.wait.sum >= 0
+        for each in stats.tasks
+    )

@@ -92,4 +92,7 @@ def running_rows(entry: dict[str, Any]) -> list[tuple[object, ...]]:
 
 
 def seconds_since(moment: str) -> float:
-    return max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
+    try:
+        return max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
+    except (ValueError, OverflowError):  # any program may write to the registry
+        return 0.0

@@ -1,8 +1,8 @@
 """Key-values: values under keys, in buckets. Read, put, delete, list, wait; one key or many at a time.
 
-A bucket has the permissions of a queue of its name: `receive` reads it, `send` changes it. Values are bytes:
-as they are in msgpack and in raw requests and replies, base64 in JSON. The work runs in threads: values may
-be large, and reading one waits until it is on disk.
+A bucket has the permissions of a queue of its name: `receive` reads it, `send` changes it. Commands to
+workers need `manage`. Values are bytes: as they are in msgpack and in raw requests and replies, base64 in
+JSON. The work runs in threads: values may be large, and reading one waits until it is on disk.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from ..broker.kv import MAX_BATCH, PAGE_BYTES, KvEntry, KvPut, KvWaiter, check_key
+from ..broker.workers import COMMANDS
 from ..errors import KvConflict, OpenQError, public_text
 from .call import RestCall
 from .problems import Problem
@@ -152,7 +153,7 @@ class PutQuery(QueryParameters, kw_only=True):
 
 
 class DeleteQuery(QueryParameters, kw_only=True):
-    version: Version | None = None
+    version: Annotated[int, Meta(ge=1, le=(1 << 62))] | None = None
 
 
 class ValueListing(QueryParameters, kw_only=True):
@@ -259,7 +260,7 @@ def put_value(call: RestCall) -> None:
     version = _expected_version(call, query.version)
     ttl_ms = None if query.ttl is None else span_ms(query.ttl, "ttl")
     put = KvPut(call.args[1], bytes(call.request.body), ttl_ms, version)
-    bucket = _bucket(call)
+    bucket = _bucket_to_change(call)
 
     def work() -> StoredKey:
         [result] = call.broker.kv.put_many(bucket, [put])
@@ -286,7 +287,7 @@ def delete_value(call: RestCall) -> None:
     """`deleted` is false if there was no such key, or it has another version than the given one."""
     version = _expected_version(call, call.query.version)
     check_key(call.args[1])
-    bucket = _bucket(call)
+    bucket = _bucket_to_change(call)
 
     def work() -> DeletedKey:
         versions = None if version is None else [version]
@@ -339,7 +340,7 @@ def get_values(call: RestCall) -> None:
 )
 def put_values(call: RestCall) -> None:
     """One outcome for each put; a refused one does not stop the others."""
-    bucket = _bucket(call)
+    bucket = _bucket_to_change(call)
     puts = [
         KvPut(each.key, each.value, None if each.ttl is None else span_ms(each.ttl, "ttl"), each.version)
         for each in call.body.puts
@@ -363,10 +364,8 @@ def delete_values(call: RestCall) -> None:
     body = call.body
     for key in body.keys:
         check_key(key)
-    bucket = _bucket(call)
-    call.change(
-        lambda: DeletedKeys(deleted=call.broker.kv.delete_many(bucket, body.keys, body.versions or None))
-    )
+    bucket = _bucket_to_change(call)
+    call.change(lambda: DeletedKeys(deleted=call.broker.kv.delete_many(bucket, body.keys, body.versions)))
 
 
 @route(
@@ -394,6 +393,13 @@ def wait_for_value(call: RestCall) -> None:
 
 def _bucket(call: RestCall) -> str:
     return call.qualified(call.args[0], "bucket")
+
+
+def _bucket_to_change(call: RestCall) -> str:
+    if call.args[0] == COMMANDS:
+        # Who may only send could stop every worker otherwise.
+        call.require("manage", COMMANDS, ())
+    return _bucket(call)
 
 
 def _view(entry: KvEntry, with_value: bool = True) -> ValueView:
@@ -426,7 +432,7 @@ def _expected_version(call: RestCall, version: int | None) -> int | None:
     if match is None:
         return version
     text = match.strip().strip(b'"')
-    if not text.isdigit() or len(text) > 18:
+    if not text.isdigit() or len(text) > 18 or (call.request.method == "DELETE" and not int(text)):
         raise Problem("invalid", "If-Match must be the version of the key")
     return int(text)
 

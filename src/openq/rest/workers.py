@@ -1,7 +1,7 @@
 """Workers: list, show, quiet, stop. They register in key-values; see `broker/workers.py`.
 
-A worker is visible to callers that may peek one of its queues. Commands need `manage` on all of them. A name
-is that of a process, or of a worker with all its processes.
+A worker is visible to callers that may peek one of its queues, with its jobs of those queues. Commands need
+`manage` on all of them. A name is that of a process, or of a worker with all its processes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ def stop_worker(call: RestCall) -> None:
 
 def _visible(call: RestCall) -> list[WorkerEntry]:
     found = list_workers(call.broker.kv, call.qualified(WORKERS, "bucket"))
-    return [entry for entry in found if any(call.may("peek", queue) for queue in entry.queues)]
+    visible = [entry for entry in found if any(call.may("peek", queue) for queue in entry.queues)]
+    for entry in visible:
+        entry.running = [job for job in entry.running if call.may("peek", job.queue)]
+    return visible
 
 
 def _named(call: RestCall) -> list[WorkerEntry]:

@@ -122,7 +122,7 @@ class Registration:
         self._has_warned = True
         hint = ""
         if isinstance(error, Refused) and error.status == 403:
-            hint = f"; allow send and receive on {workers.WORKERS}, {workers.STATS} and {workers.COMMANDS}"
+            hint = f"; allow send on {workers.WORKERS} and {workers.STATS}, and receive on {workers.COMMANDS}"
         log.warning("this process is not in the list of workers: %s%s", error, hint)
 
     def entry(self, report: dict[str, Any]) -> WorkerEntry:
