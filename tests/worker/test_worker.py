@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from openq import OpenQ
-from openq.worker import App, Middleware, Worker, current_job
+from openq.worker import App, LeaseLost, Middleware, Worker, current_job
 from openq.worker.prefetch import Prefetch
 from openq.worker.ready import ReadyJobs
 from tests.redis.servers import FORCED, single
@@ -105,6 +105,35 @@ def test_jobs_go_on_after_a_restart_of_the_server(tmp_path: Path, caplog: pytest
             server.stop()
     assert len([line for line in caplog.messages if "cannot be used" in line]) == 1
     assert len([line for line in caplog.messages if "is back after" in line]) == 1
+
+
+def test_an_unreachable_server_is_noticed_before_senders_give_up(tmp_path: Path) -> None:
+    server = start(tmp_path / "data", port=free_port()).wait()
+    app = App(url=server.url, reconnect=600, lease=1)
+    interrupts: list[BaseException] = []
+
+    @app.task
+    def wait() -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+        except BaseException as error:
+            interrupts.append(error)
+            raise
+
+    worker = Worker(app)
+    try:
+        worker.start()
+        wait.send()
+        until(lambda: worker.snapshot().running)
+        server.stop()
+        until(lambda: worker.snapshot().is_unreachable)
+        until(lambda: interrupts)
+    finally:
+        worker.stop(grace=0)
+        app.close()
+        server.stop()
+    assert [type(each) for each in interrupts] == [LeaseLost]
 
 
 def test_prefetch_follows_the_run_time() -> None:

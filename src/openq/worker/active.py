@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from asyncio import Task as AsyncioTask
 
     from ..client.message import ReceivedMessage
+    from ..client.queues import Queue
     from ..engine.key_values import KvPut
     from .app import App
     from .effects import once as Once
@@ -148,14 +149,14 @@ class ActiveJob:
         else:
             self.app.store.put_progress(self.id, report)
 
-    def write_unreported(self) -> None:
+    def write_unreported(self, queue: Queue | None = None) -> None:
         """Write the report that came too soon after the one before. Raises nothing: the job goes on."""
         report, self.unreported = self.unreported, None
         if report is None:
             return
         self.reported_at = time.monotonic()
         try:
-            self.app.store.put_progress(self.id, report)
+            self.app.store.put_progress(self.id, report, queue)
         except OpenQError as error:
             log.warning("the progress of %s could not be written: %s", self.describe(), error)
 

@@ -17,13 +17,13 @@ import time
 from queue import SimpleQueue
 from typing import Any
 
-from ..client.http import Refused, TimedOut, Uncertain, Unreachable
-from ..errors import Closed, OpenQError, StoreUnavailable
+from ..errors import Closed, OpenQError
 from .adapters import Runner, describe_target, make_runner
 from .channel import Channel, Event
 from .loading import load_object, source_files
 from .logs import set_up_logging
 from .options import EXIT_NOT_LOADED, EXIT_OK, EXIT_TIMED_OUT, ServiceOptions
+from .outage import is_transient
 from .registry import Registration
 from .reload import Stamps
 from .reports import jobs_run
@@ -245,13 +245,6 @@ class WorkerProcess:
         if reason is not None:
             self._is_retiring = True
             self._channel.send({"event": "retire", "reason": reason})
-
-
-def is_transient(error: OpenQError) -> bool:
-    """Whether the broker may be reachable later."""
-    if isinstance(error, Refused):
-        return error.status >= 500
-    return isinstance(error, Unreachable | Uncertain | TimedOut | StoreUnavailable)
 
 
 def resident_bytes() -> int:

@@ -24,6 +24,7 @@ from .store import DAY_S, ONCE
 
 if TYPE_CHECKING:
     from ..client.kv import KeyValue
+    from ..client.queues import Queue
     from .app import App
 
 DEFAULT_KEEP_S = 30 * DAY_S
@@ -121,13 +122,13 @@ class once:
         if self._job is not None and self._job.claims is not None:
             self._job.claims.remove(self)
 
-    def extend(self) -> None:
+    def extend(self, queue: Queue) -> None:
         """Called by the lease thread of a worker."""
         version = self._version
         if not version:
             return
         try:
-            renewed = self._kv.put(self._key, self._claim_value, self._claim_s, version)
+            renewed = queue.kv(ONCE).put(self._key, self._claim_value, self._claim_s, version)
         except KvConflict:
             return  # it expired, or the block has ended meanwhile
         if self._version == version:

@@ -29,7 +29,7 @@ class QueueRunner:
         self.name = name
         self.weight = weight
         self.consumer = worker.app.consumers.get(name)
-        self.queue = worker.app.queues.open(name)
+        self.queue = worker.app.queues.open_receiver(name)
         self.prefetch = Prefetch(fixed_prefetch)
         self._worker = worker
         self._receiver = worker.app.queues.open_receiver(name)
@@ -61,6 +61,7 @@ class QueueRunner:
 
     def close(self) -> None:
         self._receiver.close()
+        self.queue.close()
 
     def made_room(self) -> None:
         """A job ended. Called for every job, so it only looks at a flag."""

@@ -16,6 +16,7 @@ from ..errors import OpenQError
 from .outage import Outage, is_closed, is_lost
 
 if TYPE_CHECKING:
+    from ..client.queues import Queue
     from .active import ActiveJob
     from .effects import once
 
@@ -96,14 +97,17 @@ class LeaseKeeper:
                 due.setdefault(job.source, []).append(job)
             for claim in list(job.claims or ()):
                 if now >= claim.extend_at:
-                    self._extend_claim(claim)
+                    self._extend_claim(claim, job.source.queue)
+        error: OpenQError | None = None
         for source, jobs in due.items():
-            if not self._stopped:
-                self._extend(source, jobs)
+            if error is not None:
+                self._failed(jobs, error)  # without a call: each would wait for the same broker
+            elif not self._stopped:
+                error = self._extend(source, jobs)
 
-    def _extend_claim(self, claim: once) -> None:
+    def _extend_claim(self, claim: once, queue: Queue) -> None:
         try:
-            claim.extend()
+            claim.extend(queue)
         except OpenQError as error:
             self._outage.began(error)
 
@@ -112,15 +116,17 @@ class LeaseKeeper:
         self._extend(job.source, [job])
         return not job.is_lost
 
-    def _extend(self, source: Any, jobs: list[ActiveJob]) -> None:
+    def _extend(self, source: Any, jobs: list[ActiveJob]) -> OpenQError | None:
+        """Returns the error if the broker cannot be reached."""
         began = time.monotonic()
         leased = [(job, message) for job in jobs for message in job.messages if not message.settled]
         try:
             errors = source.queue.extend_many([message for _, message in leased], self._lease_s)
         except OpenQError as error:
-            if not is_closed(error):
-                self._failed(jobs, error)
-            return
+            if is_closed(error):
+                return None
+            self._failed(jobs, error)
+            return error
         self._outage.ended()
         for job in jobs:
             job.lease_until = began + self._lease_s
@@ -131,6 +137,7 @@ class LeaseKeeper:
                 continue
             if is_lost(problem):
                 self._lose(job, problem)
+        return None
 
     def _failed(self, jobs: list[ActiveJob], error: OpenQError) -> None:
         """The broker cannot be reached. A job whose lease has ended meanwhile may run elsewhere by now."""

@@ -6,7 +6,15 @@ import logging
 import threading
 import time
 
-from ..errors import Closed, MessageNotFoundError, OpenQError, QueueNotFound, VisibilityTimeoutExpired
+from ..client.http import Refused, TimedOut, Uncertain, Unreachable
+from ..errors import (
+    Closed,
+    MessageNotFoundError,
+    OpenQError,
+    QueueNotFound,
+    StoreUnavailable,
+    VisibilityTimeoutExpired,
+)
 
 log = logging.getLogger("openq.worker")
 
@@ -44,6 +52,13 @@ class Outage:
 
 def is_lost(error: BaseException) -> bool:
     return isinstance(error, LEASE_LOST)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the broker may be reachable later."""
+    if isinstance(error, Refused):
+        return error.status >= 500
+    return isinstance(error, Unreachable | Uncertain | TimedOut | StoreUnavailable)
 
 
 def is_closed(error: BaseException) -> bool:

@@ -26,6 +26,8 @@ DEAD_SUFFIX = "-dead"
 # Deliveries beyond the attempts of any task before the queue itself dead-letters a message. They are for
 # messages whose worker died: it could count no attempt.
 SPARE_RECEIVES = 5
+# How long the calls of a worker for messages and leases try to reach a broker before they say so.
+WORKER_RECONNECT_S = 3.0
 
 
 @dataclass(slots=True)
@@ -106,9 +108,18 @@ class Queues:
             self._pid = os.getpid()
 
     def open_receiver(self, name: str) -> Queue:
-        """An object of its own: closing it ends its waits and no others."""
+        """An object of its own: closing it ends its waits and no others.
+
+        It reports an unreachable broker soon: a worker must know before its leases end, and tries again by
+        itself.
+        """
         self.open(name)
-        return Queue(name, **self.target_options())
+        options = self.target_options()
+        if options.get("url") is not None:
+            given = options.get("reconnect")
+            short = WORKER_RECONNECT_S if given is None else min(given, WORKER_RECONNECT_S)
+            options = {**options, "reconnect": short}
+        return Queue(name, **options)
 
     async def open_async(self, name: str, codec: str = "auto") -> AsyncQueue:
         import asyncio

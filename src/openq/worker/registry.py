@@ -20,6 +20,7 @@ from ..client.queues import Queue
 from ..client.times import from_ms, iso
 from ..errors import Closed, OpenQError
 from .options import ServiceOptions
+from .outage import is_transient
 from .reports import stats_of
 
 log = logging.getLogger("openq.worker")
@@ -117,8 +118,8 @@ class Registration:
             self._ended.wait(OBEY_S)
 
     def _warn(self, error: OpenQError) -> None:
-        if self._has_warned or self._ended.is_set():
-            return
+        if self._has_warned or self._ended.is_set() or is_transient(error):
+            return  # that the broker is unreachable is logged by the worker
         self._has_warned = True
         hint = ""
         if isinstance(error, Refused) and error.status == 403:

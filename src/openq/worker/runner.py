@@ -317,7 +317,7 @@ class Worker:
         self._look_for_cancelled()
         for job in self.leases.held():
             if job.unreported is not None and not job.ended:
-                job.write_unreported()
+                job.write_unreported(job.source.queue)
 
     def _look_for_cancelled(self) -> None:
         """Jobs that have been here for a while; others end before anybody can cancel them."""
@@ -330,7 +330,7 @@ class Worker:
         if not jobs:
             return
         try:
-            flagged = self.app.store.cancelled_among(list(jobs))
+            flagged = self.app.store.cancelled_among(list(jobs), self.sources[0].queue)
         except OpenQError as error:
             self.outage.began(error)
             return

@@ -82,13 +82,13 @@ class JobStore:
 
     # -- progress -----------------------------------------------------------------------------
 
-    def put_progress(self, job_id: str, progress: Progress) -> None:
+    def put_progress(self, job_id: str, progress: Progress, queue: Queue | None = None) -> None:
         document = {
             "fraction": progress.fraction,
             "text": progress.text,
             "reported_ms": progress.reported_ms,
         }
-        self.bucket(PROGRESS).put(job_id, codec.to_json(document), PROGRESS_TTL_S)
+        self.bucket(PROGRESS, queue).put(job_id, codec.to_json(document), PROGRESS_TTL_S)
 
     def progress(self, job_id: str) -> Progress | None:
         entry = self.bucket(PROGRESS).get(job_id)
@@ -102,8 +102,8 @@ class JobStore:
     def unflag_cancelled(self, job_id: str) -> None:
         self.bucket(CANCELLED).delete(job_id)
 
-    def cancelled_among(self, job_ids: list[str]) -> set[str]:
-        entries = self.bucket(CANCELLED).get_many(job_ids)
+    def cancelled_among(self, job_ids: list[str], queue: Queue | None = None) -> set[str]:
+        entries = self.bucket(CANCELLED, queue).get_many(job_ids)
         return {entry.key for entry in entries if entry is not None}
 
 
