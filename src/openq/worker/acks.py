@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OpenQError
+from ..errors import InvalidSetting, KvFull, OpenQError
 from .outage import RETRY_PAUSE_S, Outage, is_closed, is_lost
 from .store import RESULTS
 
 if TYPE_CHECKING:
+    from ..engine.key_values import KvPut
     from .active import ActiveJob
 
 log = logging.getLogger("openq.worker")
@@ -63,7 +64,12 @@ class Acks:
             for job in batch:
                 by_source.setdefault(job.source, []).append(job)
             for source, jobs in by_source.items():
-                self._ack(source, jobs)
+                try:
+                    self._ack(source, jobs)
+                except Exception:
+                    log.exception("%d jobs could not be acked: they are delivered again", len(jobs))
+                    for job in jobs:
+                        self._on_lost(job)
             if is_end:
                 return
 
@@ -95,7 +101,7 @@ class Acks:
                 job.extend_at = math.inf  # an extension that comes after the ack would find no lease
             try:
                 if puts:
-                    source.queue.kv(RESULTS).put_many(puts)  # first: a job that is acked has its result
+                    self._keep_results(source, puts)  # first: a job that is acked has its result
                     puts = []
                 source.queue.ack_many(messages)
                 break
@@ -114,6 +120,13 @@ class Acks:
                 break
         self._outage.ended()
         self._on_acked([job for job in jobs if not job.is_lost])
+
+    def _keep_results(self, source: Any, puts: list[KvPut]) -> None:
+        try:
+            source.queue.kv(RESULTS).put_many(puts)
+        except (KvFull, InvalidSetting) as error:
+            # The jobs are done. Acks of all jobs wait here, so they must not wait for room.
+            log.error("the results of some of %d jobs are not kept: %s", len(puts), error)
 
     def _report_lost(self, jobs: list[ActiveJob]) -> None:
         for job in jobs:

@@ -93,5 +93,5 @@ def encode_result(value: Any, task: str) -> Any:
     """A result as plain values, for the documents that are kept."""
     try:
         return to_plain(value, "json")
-    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+    except Exception as error:  # of a model it may be anything
         raise InvalidResult(f"the result of task {task!r} cannot be encoded as JSON: {error}") from None

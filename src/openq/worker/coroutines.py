@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .active import ActiveJob, set_current
-from .errors import TimeLimitExceeded
+from .errors import TimeLimitExceeded, WorkerStopped
 
 if TYPE_CHECKING:
     from .loops import LoopThread
@@ -65,6 +65,12 @@ class CoroutineLoop:
         set_current(job)  # for this asyncio task
         job.started = time.monotonic()
         execution = self._owner.execution
+        if job.is_lost:
+            job.slot = None
+            if job.interrupt is not WorkerStopped:
+                execution.lost(job)
+            self._loop.call_soon(self._ended, job)
+            return
         if job.started >= job.lease_until:  # the process was paused while the job waited
             is_ours = await self._loop.run_in_executor(self._owner.pool, execution.owns, job)
             if not is_ours:

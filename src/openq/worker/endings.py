@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .app import App
 
 
+MAX_ERROR = 10_000  # characters of the text of an exception
+
+
 class Ending:
     """The end of one job. Making it encodes the result; `write` calls the broker, and may be repeated."""
 
@@ -68,7 +71,9 @@ def done(job: ActiveJob, result: Any) -> Outcome:
 
 
 def failed(error: str) -> Outcome:
-    return Outcome("failed", error=error, ended_ms=now_ms())
+    # Always storable: a job whose failure cannot be stored would run again and again.
+    text = error[:MAX_ERROR].encode("utf-8", "replace").decode()
+    return Outcome("failed", error=text, ended_ms=now_ms())
 
 
 def cancelled() -> Outcome:

@@ -64,6 +64,11 @@ class Execution:
                 self.lost(job)  # the process was paused while the job waited
                 return
             slot.enter(job)
+            if job.is_lost:  # after `enter`: whoever loses it from now on sees the slot
+                slot.leave()
+                if job.interrupt is not WorkerStopped:
+                    self.lost(job)
+                return
             try:
                 call, args, kwargs = self.prepare(job)
                 result = call(*args, **kwargs)
@@ -96,6 +101,9 @@ class Execution:
 
     # -- ending -------------------------------------------------------------------------------
 
+    # The results, exceptions and middleware of users are called and shown here, and may raise anything: that
+    # must end the job, and neither its thread nor the extension of its lease for ever.
+
     def succeeded(self, job: ActiveJob, result: Any) -> None:
         """The handler returned. May block."""
         finish = self.accept(job, result)
@@ -108,11 +116,39 @@ class Execution:
         if finish is not None:
             finish()
 
+    def accept(self, job: ActiveJob, result: Any) -> Finish | None:
+        """After a handler that returned. Returns the rest of the work, if it may block."""
+        try:
+            return self._safe(job, self._accept(job, result))
+        except Exception as error:
+            return self.judge(job, error)
+
+    def judge(self, job: ActiveJob, error: BaseException) -> Finish | None:
+        """After a handler that raised. Returns the rest of the work, if it may block."""
+        try:
+            return self._safe(job, self._judge(job, error))
+        except Exception as problem:
+            log.exception("the failure of %s could not be handled: it is not tried again", job.describe())
+            reason = InvalidResult(f"{type(error).__name__}, and then {type(problem).__name__}")
+            return self._safely(job, lambda: self._reject(job, reason))
+
+    def _safe(self, job: ActiveJob, finish: Finish | None) -> Finish | None:
+        return None if finish is None else self._safely(job, finish)
+
+    def _safely(self, job: ActiveJob, finish: Finish) -> Finish:
+        def finish_safely() -> None:
+            try:
+                finish()
+            except Exception:
+                log.exception("%s could not be settled: it is delivered again", job.describe())
+                self._report(job, "lost")
+
+        return finish_safely
+
     def lost(self, job: ActiveJob) -> None:
         self._report(job, "lost")
 
-    def accept(self, job: ActiveJob, result: Any) -> Finish | None:
-        """After a handler that returned. Returns the rest of the work, if it may block."""
+    def _accept(self, job: ActiveJob, result: Any) -> Finish | None:
         self._ended(job)
         for each in reversed(self._app.middleware):
             self._call(each.after_process, job, result)
@@ -161,8 +197,7 @@ class Execution:
         self._report(job, "lost")
         return False
 
-    def judge(self, job: ActiveJob, error: BaseException) -> Finish | None:
-        """After a handler that raised. Returns the rest of the work, if it may block."""
+    def _judge(self, job: ActiveJob, error: BaseException) -> Finish | None:
         self._ended(job)
         kind = interruption(job, error)
         if kind is not None or job.is_lost:
@@ -202,7 +237,7 @@ class Execution:
                 self._app.store.unflag_cancelled(job.id)
             self._ack(job)
 
-        return finish
+        return self._safely(job, finish)
 
     def _retry(self, job: ActiveJob, delay: float, error: BaseException) -> None:
         try:
@@ -233,6 +268,9 @@ class Execution:
                     outcome = act(job.source.queue, message)
                     self._outage.ended()
                     break
+                except InvalidSetting as problem:  # for example a delay that is not a number of seconds
+                    log.error("%s is dead-lettered: %s", job.describe(), problem)
+                    act = _reject_for(problem)
                 except OpenQError as problem:
                     if is_lost(problem) or is_closed(problem) or self.is_giving_up:
                         log.warning("%s could not be settled: %s", job.describe(), problem)
@@ -262,8 +300,15 @@ def _read_document(job: ActiveJob) -> None:
             job.document = {}
 
 
+def _reject_for(problem: OpenQError) -> Callable[[Any, Any], str]:
+    return lambda queue, message: str(queue.reject(message, str(problem)))
+
+
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__} (its text cannot be shown)"
 
 
 def _traceback(error: BaseException) -> BaseException | None:

@@ -77,11 +77,11 @@ class LeaseKeeper:
             if self._wake.wait(self._tick_s if self._held else None):
                 self._wake.clear()  # the first job came just now, or the worker stops: nothing is due
                 continue
-            self.extend_due()
-            try:
-                self._on_tick()
-            except Exception:
-                log.exception("housekeeping of the worker failed")
+            for work in (self.extend_due, self._on_tick):
+                try:
+                    work()
+                except Exception:
+                    log.exception("housekeeping of the worker failed")
 
     def owns(self, job: ActiveJob) -> bool:
         """Whether no other worker can have the job. Asks the broker if the lease should be over by now."""

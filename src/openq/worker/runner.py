@@ -185,8 +185,9 @@ class Worker:
         rest = [job for job in self.leases.held() if not job.ended]
         for job in rest:
             log.warning("%s still runs and is given back", job.describe())
+            job.is_lost = True  # first: a thread that is about to start it looks after it has its slot
             self.interrupt(job, WorkerStopped)
-            job.interrupt, job.is_lost = WorkerStopped, True  # whatever its handler does now
+            job.interrupt = WorkerStopped  # whatever its handler does now
         self.give_back(rest)
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -342,7 +343,8 @@ class Worker:
         if job.slot is not None:
             self.interrupt(job, JobCancelled)
         elif self._remove_waiting(job):
-            self.execution.cancelled(job)()
+            # Not in this thread, which extends the leases: it may wait for the broker.
+            self.loop.pool.submit(self.execution.cancelled(job))
 
     def _remove_waiting(self, job: ActiveJob) -> bool:
         return (self.ready is not None and self.ready.remove(job)) or self.loop.remove(job)

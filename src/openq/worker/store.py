@@ -62,7 +62,10 @@ class JobStore:
 
     def outcome_put(self, job_id: str, outcome: Outcome, ttl: float, task: str) -> KvPut:
         """The write that keeps an outcome. Raises InvalidResult if it is too large."""
-        value = codec.to_json(_fields(outcome)).encode()
+        try:
+            value = codec.to_json(_fields(outcome)).encode()
+        except (ValueError, OverflowError, RecursionError) as error:  # of numbers and texts that JSON has not
+            raise InvalidResult(f"the result of task {task!r} cannot be encoded as JSON: {error}") from None
         if len(value) > MAX_VALUE_BYTES:
             raise InvalidResult(
                 f"the result of task {task!r} has {len(value)} bytes; at most {MAX_VALUE_BYTES} are kept"
