@@ -321,12 +321,15 @@ class App:
 
         Returns the jobs in the same order. If one is refused, its error is raised after the others were sent.
         """
-        drafts = [self._draft_of(call) for call in calls]
+        return self.publish_all([self._draft_of(call) for call in calls])
+
+    def publish_all(self, drafts: list[JobDraft]) -> list[Job[Any]]:
+        """Send drafts with one call for each queue. Returns the jobs in their order."""
         bodies = [self._prepare(draft, True) for draft in drafts]
         by_queue: dict[tuple[str, str], list[int]] = {}
         for number, draft in enumerate(drafts):
             by_queue.setdefault((draft.queue, draft.codec), []).append(number)
-        jobs: dict[int, Job[R]] = {}
+        jobs: dict[int, Job[Any]] = {}
         for (name, codec), numbers in by_queue.items():
             items = [{"body": bodies[number], **drafts[number].publish_options()} for number in numbers]
             ids = self.queues.open(name, _BODY_CODECS[codec]).publish_many(items)

@@ -43,9 +43,12 @@ def send_group(app: App, members: list[Chain[R]], steps: list[Step]) -> GroupJob
     kv = app.store.bucket(GROUPS)
     kv.put(group_id, codec.to_json(document), KEPT_S)
     kv.put(_state_key(group_id), bytes([_GOING]) + bytes((len(jobs) + 7) // 8), KEPT_S)
-    for index, chain in enumerate(chains):
-        group = {"id": group_id, "index": index, "size": len(jobs)}
-        app.publish(app.flows.first(chain.steps, group))
+    app.publish_all(
+        [
+            app.flows.first(chain.steps, {"id": group_id, "index": index, "size": len(jobs)})
+            for index, chain in enumerate(chains)
+        ]
+    )
     return GroupJob(app, group_id, jobs)
 
 
