@@ -428,6 +428,7 @@ def test_ctrl_c_finishes_what_runs(project: Project) -> None:
 
 def test_a_template_that_was_killed_is_replaced(project: Project) -> None:
     with worker(project.folder, "shop:app", env=project.env) as service:
+        until(lambda: len(processes(service)) == 1, "its process has logged")  # a thread reads the log
         [old] = processes(service)
         template = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(template, signal.SIGKILL)
@@ -443,6 +444,7 @@ def test_a_template_that_was_killed_is_replaced(project: Project) -> None:
 
 def test_a_process_that_dies_while_the_new_code_is_imported_is_replaced(project: Project) -> None:
     with worker(project.folder, "shop:app", env=project.env) as service:
+        until(lambda: len(processes(service)) == 1, "its process has logged")  # a thread reads the log
         [old] = processes(service)
         slow = (
             "Path('importing').touch()\nwhile not Path('go').exists(): time.sleep(0.01)\nraise RuntimeError"
