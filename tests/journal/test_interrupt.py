@@ -59,15 +59,23 @@ def leaving_with(code: CodeType) -> set[int]:
     """The offsets from the end of a `with` block to the call of `__exit__`.
 
     Python does not look for signals there: otherwise no lock could ever be used together with Ctrl-C. Nor
-    does it at NOT_TAKEN (3.14), a mark for tools that is outside of the range that leaves a `with` block.
+    does it at NOT_TAKEN (3.14), a mark for tools that is outside of the range that leaves a `with` block, or
+    between the last call of a function and its return of a constant.
     """
     if code not in _leaving:
         found = _leaving[code] = set()
         run: list[int] = []
         nones = 0
+        constant = -1
         for instruction in dis.get_instructions(code):
             if instruction.opname == "NOT_TAKEN":
                 found.add(instruction.offset)
+            if instruction.opname == "LOAD_CONST":
+                constant = instruction.offset
+            elif instruction.opname == "RETURN_CONST":
+                found.add(instruction.offset)
+            elif instruction.opname == "RETURN_VALUE" and constant == instruction.offset - 2:
+                found.update([constant, instruction.offset])
             none = instruction.opname == "LOAD_CONST" and instruction.argval is None
             if none or instruction.opname in ("NOP", "PRECALL"):
                 run.append(instruction.offset)

@@ -146,7 +146,12 @@ class HttpClient:
             b"host: " + f"{name}:{self._port}".encode() + b"\r\nuser-agent: openq\r\n" + signed
         )
         self._socket: socket.socket | None = None
+        self._watch: select.poll | None = None  # of the socket; None where there is no `poll`
+        self._wait_s = 0.0  # the timeout of the socket
         self._buffer = b""
+        # The last head and its fields: a server sends the same one again and again.
+        self._head = b""
+        self._fields: tuple[int, Mapping[str, str]] = (0, {})
         self.aborted = False
 
     def __repr__(self) -> str:
@@ -175,7 +180,9 @@ class HttpClient:
         sent = False
         try:
             opened = self._open(wait_s)
-            opened.settimeout(wait_s)
+            if wait_s != self._wait_s:
+                opened.settimeout(wait_s)
+                self._wait_s = wait_s
             if self.aborted:
                 raise Unreachable(self.url, "the call was called off")
             sent = True
@@ -240,7 +247,7 @@ class HttpClient:
         if held is not None:
             # Readable before a request: the server closed it. Noticed now, the request can go over a new
             # connection; noticed after sending, it would not be known whether it was carried out.
-            if not self._buffer and not _is_readable(held):
+            if not self._buffer and not self._is_readable(held):
                 return held
             self.close()
         opened = socket.create_connection((self._host, self._port), wait_s)
@@ -254,8 +261,18 @@ class HttpClient:
             except BaseException:
                 opened.close()
                 raise
+        if hasattr(select, "poll"):
+            # Not `select`: it handles only the first 1,024 files of a process.
+            self._watch = select.poll()
+            self._watch.register(opened, select.POLLIN)
+        self._wait_s = wait_s
         self._socket = opened
         return opened
+
+    def _is_readable(self, held: socket.socket) -> bool:
+        if self._watch is None:
+            return bool(select.select([held], [], [], 0)[0])
+        return bool(self._watch.poll(0))
 
     def _unreachable(self, error: OSError) -> Unreachable:
         if isinstance(error, ConnectionRefusedError):
@@ -285,22 +302,28 @@ class HttpClient:
                 if len(self._buffer) > MAX_HEAD_BYTES:
                     raise Unreachable(self.url, "its answer is not HTTP")
                 self._read_more()
-            lines = self._buffer[:end].decode("latin-1").split("\r\n")
-            version, _, rest = lines[0].partition(" ")
-            if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-                raise Unreachable(self.url, "its answer is not HTTP")
-            status = int(rest[:3])
-            self._buffer = self._buffer[end + 4 :]
+            head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
+            if head != self._head:
+                self._fields = self._parse_head(head)
+                self._head = head
+            status, headers = self._fields
             if status >= 200:
                 break  # not an interim response such as 100 Continue
-        headers: dict[str, str] = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
         body = b"" if method == "HEAD" or status in (204, 304) else self._read_body(headers)
         if headers.get("connection", "").lower() == "close":
             self.close()
         return ClientResponse(status, headers, body)
+
+    def _parse_head(self, head: bytes) -> tuple[int, Mapping[str, str]]:
+        lines = head.decode("latin-1").split("\r\n")
+        version, _, rest = lines[0].partition(" ")
+        if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
+            raise Unreachable(self.url, "its answer is not HTTP")
+        headers: dict[str, str] = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        return int(rest[:3]), headers
 
     def _read_body(self, headers: Mapping[str, str]) -> bytes:
         if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -345,15 +368,6 @@ class HttpClient:
             self._read_exactly(2)
         while self._read_line():
             pass
-
-
-def _is_readable(held: socket.socket) -> bool:
-    if not hasattr(select, "poll"):
-        return bool(select.select([held], [], [], 0)[0])
-    # Not `select`: it handles only the first 1,024 files of a process.
-    watch = select.poll()
-    watch.register(held, select.POLLIN)
-    return bool(watch.poll(0))
 
 
 def _header_value(text: str, what: str) -> bytes:

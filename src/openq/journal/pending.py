@@ -83,9 +83,10 @@ class PendingBlock:
 class CommitGroup:
     """The blocks that one commit writes, and the waiters and callbacks to notify."""
 
-    __slots__ = ("blocks", "callbacks", "waiters")
+    __slots__ = ("blocks", "callbacks", "may_wait", "waiters")
 
     def __init__(self) -> None:
         self.blocks: list[PendingBlock] = []
         self.callbacks: deque[Callable[[], None]] = deque()
         self.waiters: list[Lock] = []
+        self.may_wait = True  # for a full disk; False on an event loop

@@ -1,9 +1,10 @@
 """Appending and group commit.
 
 One thread at a time takes all pending records as one block: one pwrite, one fdatasync. Then all waiters for
-any of these records are released. The committing thread is "openq-writer", or a thread in `wait` when it is
-the only waiter: that saves two thread switches, which cost as much as the sync itself. Block and file
-positions are known when a record is appended, so its location is exact before it is written.
+any of these records are released. The committing thread is "openq-writer", or the thread of the only waiter
+(`wait`, and `commit_here` for event loops): that saves two thread switches, which cost as much as the sync
+itself. Block and file positions are known when a record is appended, so its location is exact before it is
+written.
 
 Ctrl-C can interrupt the main thread between any two steps here. So every change takes effect by one
 assignment: `_live` is the truth about what is not durable, and values derived from it are only valid while
@@ -39,6 +40,7 @@ from openq.journal.format import (
     SegmentHeader,
     seal_block,
 )
+from openq.journal.pace import SyncPace
 from openq.journal.pending import CommitGroup, PendingBlock, SegmentFile
 from openq.journal.pool import SegmentPool, SegmentPreparer, SpareSegment
 from openq.journal.scan import segment_path
@@ -49,6 +51,7 @@ MIN_SEGMENT = 512
 IDLE_WAIT_S = 0.004  # how long a record without waiters may stay pending before its commit begins
 IDLE_WAITS = 25  # then the writer sleeps until the next append wakes it
 NO_SPACE_TIMEOUT_S = 1.0  # how long a commit waits for a full disk before its waiters get an error
+MAX_BYTES_HERE = 32 << 10  # of a block that an event loop may write by itself
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # from opening a folder, never from its sync
 
 _pack = FRAME.pack
@@ -110,6 +113,7 @@ class GroupCommitWriter:
         self._asleep = False
         self._closing = False
         self._last_waiters = 0  # number of waiters of the last group
+        self._pace = SyncPace()
         self._flag = WakeFlag()
         self._writer = Thread(target=self._write_groups, name="openq-writer", daemon=True)
         self._preparer = SegmentPreparer(self._prepare_segments)
@@ -346,12 +350,65 @@ class GroupCommitWriter:
             else:
                 waiter.acquire()
         except BaseException:
-            # Ctrl-C in the middle of a commit: writing the same block again is harmless; an incomplete commit
-            # would block every waiter.
-            if self._busy is group:
-                self._interrupted = group
-                self._flag.set()
+            self._hand_over(group)  # after Ctrl-C in the middle of a commit
             raise
+
+    def commit_here(self, callback: Callable[[], None]) -> bool:
+        """Commit in the calling thread, an event loop, in place of the writer, which would then call
+        `callback`.
+
+        True: everything is committed, or `error` is set, and the callback will not be called. False: it will
+        be, as after `after_commit`.
+
+        Only for one short block in the current file, if no other caller waits and the recent commits were
+        short (`pace.py`): then the loop is blocked for less time than it takes to wake the writer and to be
+        woken by it. On a full disk the loop does not wait; the writer continues the commit.
+        """
+        group = CommitGroup()
+        group.may_wait = False
+        try:
+            with self.lock:
+                if not self._is_simple_commit(callback):
+                    return False
+                self._take(group)
+                group.callbacks.clear()
+            self._commit(group)
+            return True
+        except BaseException as error:
+            with self.lock:
+                if callback not in self._callbacks and callback not in group.callbacks:
+                    (group.callbacks if self._busy is group else self._callbacks).append(callback)
+            self._hand_over(group)
+            self.flush()
+            if not isinstance(error, Unconfirmed):
+                raise  # Ctrl-C
+            return False
+
+    def _is_simple_commit(self, callback: Callable[[], None]) -> bool:
+        """Lock held. Whether the next commit is one short write and one sync, for this callback alone."""
+        block = self._live[-1]
+        return (
+            self._pace.is_short(time.monotonic())
+            and self._busy is None
+            and len(self._callbacks) == 1
+            and self._callbacks[0] is callback
+            and not self._waiters
+            and self.error is None
+            and self._stalled is None
+            and not self._closing
+            and len(self._live) == 1
+            and len(block.buffer) <= MAX_BYTES_HERE
+            and block.segment.named
+            and block.segment.fd >= 0
+        )
+
+    def _hand_over(self, group: CommitGroup) -> None:
+        """Leave an incomplete commit to the writer. Writing the same block again is harmless; an incomplete
+        commit would block every waiter."""
+        if self._busy is group:
+            group.may_wait = True
+            self._interrupted = group
+            self._flag.set()
 
     # -- committing: one thread at a time, the one whose group is in `_busy`
 
@@ -404,8 +461,10 @@ class GroupCommitWriter:
         if segment.fd < 0:
             self._open_segment(segment, block.number)
         seal_block(block.buffer, self._salt, block.start, block.count, block.number, segment.number)
+        began = time.monotonic()
         self._retry_while_full(lambda: write_all(self._io, segment.fd, block.buffer, block.start))
         self._io.fdatasync(segment.fd)
+        self._pace.add(began, time.monotonic())
         segment.used = block.start + len(block.buffer)
         if not segment.named:
             # The segment gets its name only now: a named segment always has a complete first block.
@@ -487,6 +546,8 @@ class GroupCommitWriter:
         """The disk is full in the middle of a commit. After a timeout its waiters get an error that the
         result is uncertain, all further calls are refused, and only the writer keeps trying.
         """
+        if self._busy is not None and not self._busy.may_wait:
+            raise Unconfirmed(str(error))
         if time.monotonic() - since < NO_SPACE_TIMEOUT_S:
             return
         if self._closing:

@@ -42,7 +42,7 @@ class CommitNotifier:
     """The `LoopSession` of a journal: one wake-up of the loop per group commit.
 
     The journal is flushed when the current tick of the loop is over, so that all calls of a tick share a
-    commit.
+    commit. For a single callback the loop commits by itself while the disk is fast: no thread is woken.
     """
 
     def __init__(self, broker: LocalBroker, loop: AbstractEventLoop) -> None:
@@ -53,7 +53,9 @@ class CommitNotifier:
         self._lock = broker.lock
         self._number = -1  # of the journal's group that `_group` belongs to
         self._group = _Group()
+        self._on_commit: Callable[[], None] = _nothing  # what the journal calls for `_group`
         self._flushing = False
+        self._awaited = 0  # groups that are not notified yet
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         work(*arguments)
@@ -98,17 +100,26 @@ class CommitNotifier:
 
     def _open_group(self) -> None:
         group = _Group()
-        self._journal.after_commit(partial(self._committed, group))
+        self._on_commit = partial(self._committed, group)
+        self._journal.after_commit(self._on_commit)
+        self._awaited += 1
         self._number, self._group = self._journal.group, group
 
     def _flush(self) -> None:
         self._flushing = False
-        self._journal.flush()
+        group, journal = self._group, self._journal
+        # Not while another group is awaited: its callbacks come first. And not for tasks: their loop is not
+        # ours to block.
+        is_alone = len(group.callbacks) == 1 and not group.futures and self._awaited == 1
+        if is_alone and journal.commit_here(self._on_commit):
+            self._notify(group, journal.error)
+        else:
+            journal.flush()
 
     def _committed(self, group: _Group) -> None:
         """Called in the writer thread. Only here is it certain whether this group failed."""
         try:
-            self.loop.call_soon_threadsafe(_notify, group, self._journal.error)
+            self.loop.call_soon_threadsafe(self._notify, group, self._journal.error)
         except RuntimeError:
             pass  # the loop is closed: no caller waits any more
 
@@ -119,26 +130,30 @@ class CommitNotifier:
         except RuntimeError:
             pass
 
+    def _notify(self, group: _Group, error: OpenQError | None) -> None:
+        self._awaited -= 1
+        failure = None if error is None else _failure(error)
+        for callback in group.callbacks:
+            try:
+                callback(failure)
+            except Exception:
+                log.exception("a callback after a commit failed")  # the others must run all the same
+        for future in group.futures:
+            if future.done():
+                continue  # its task was cancelled
+            if error is None:
+                future.set_result(None)
+            else:
+                # A new one for each task: a raised exception carries that task's traceback.
+                future.set_exception(_failure(error))
+
+
+def _nothing() -> None:
+    pass
+
 
 def _notify_one(callback: Committed, error: OpenQError | None) -> None:
     callback(None if error is None else _failure(error))
-
-
-def _notify(group: _Group, error: OpenQError | None) -> None:
-    failure = None if error is None else _failure(error)
-    for callback in group.callbacks:
-        try:
-            callback(failure)
-        except Exception:
-            log.exception("a callback after a commit failed")  # the others must run all the same
-    for future in group.futures:
-        if future.done():
-            continue  # its task was cancelled
-        if error is None:
-            future.set_result(None)
-        else:
-            # A new one for each task: a raised exception carries that task's traceback.
-            future.set_exception(_failure(error))
 
 
 def _failure(error: OpenQError) -> OpenQError:
