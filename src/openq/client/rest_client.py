@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -27,6 +28,7 @@ _MAX_IDLE = 32  # connections
 Failure = Unreachable | TimedOut | Refused
 
 
+@lru_cache(1024)
 def path_part(name: str) -> str:
     """A name as one part of a path, whatever characters it has."""
     # Proxies resolve "." and ".." in a path.
@@ -148,7 +150,9 @@ class RestClient:
 
     def target(self, path: str, query: Mapping[str, object] | None = None) -> str:
         """The request target of a path below /api/v1/."""
-        given = {name: _query_text(value) for name, value in (query or {}).items() if value is not None}
+        if query is None:
+            return self._prefix + path
+        given = {name: _query_text(value) for name, value in query.items() if value is not None}
         return self._prefix + path + (f"?{urlencode(given)}" if given else "")
 
     def send(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SHORT_S = 0.001
 SHORT_IN_A_ROW = 16
-REST_FACTOR = 20
+REST_FACTOR = 10
 
 
 class SyncPace:
@@ -12,7 +12,7 @@ class SyncPace:
 
     A commit that is not short delays every connection of the loop that made it. None can be foreseen, so their
     share is bounded: after a commit of `d` seconds, whichever thread made it, a loop commits by itself only
-    after `REST_FACTOR * d` seconds and `SHORT_IN_A_ROW` short commits. So a loop spends less than 5 % of its
+    after `REST_FACTOR * d` seconds and `SHORT_IN_A_ROW` short commits. So a loop spends less than 10 % of its
     time in commits that are not short. On a disk whose commits are never short it makes none.
     """
 
