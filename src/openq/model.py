@@ -559,6 +559,7 @@ def check_name(name: str, what: str = "queue") -> str:
         raise InvalidSetting(f"a {what} name must be text that can be encoded as UTF-8") from None
     if not 0 < size <= MAX_NAME_BYTES:
         raise InvalidSetting(f"a {what} name must have 1 to {MAX_NAME_BYTES} bytes, this one has {size}")
-    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+    # The first test is fast and enough for most names.
+    if not name.isprintable() and any(ord(char) < 32 or ord(char) == 127 for char in name):
         raise InvalidSetting(f"a {what} name must not contain control characters: {name!r}")
     return name
