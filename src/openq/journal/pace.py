@@ -10,10 +10,11 @@ REST_FACTOR = 10
 class SyncPace:
     """Whether the last commits, each a write and a sync, were short.
 
-    A commit that is not short delays every connection of the loop that made it. None can be foreseen, so their
-    share is bounded: after a commit of `d` seconds, whichever thread made it, a loop commits by itself only
-    after `REST_FACTOR * d` seconds and `SHORT_IN_A_ROW` short commits. So a loop spends less than 10 % of its
-    time in commits that are not short. On a disk whose commits are never short it makes none.
+    A commit that is not short delays every connection of the loop that made it. It cannot be foreseen, so the
+    share of such commits is bounded: after a commit of `d` seconds, whichever thread made it, a loop commits
+    by itself only after `REST_FACTOR * d` seconds and `SHORT_IN_A_ROW` short commits. So a loop spends less
+    than 10 % of its time in commits that are not short. On a disk whose commits are never short it makes
+    none.
     """
 
     __slots__ = ("_in_a_row", "_rests_until_s")
