@@ -100,6 +100,13 @@ def test_the_only_callback_of_a_tick_is_committed_by_the_loop(tmp_path: Path) ->
         assert HERE in made.disk.threads
 
 
+def test_one_callback_between_ticks_of_many_is_left_to_the_writer(tmp_path: Path) -> None:
+    with publisher(tmp_path) as made:
+        for count in (1, 3) * 15:
+            assert made.publish(count) == [None] * count
+        assert HERE not in made.disk.threads
+
+
 def test_on_a_slow_disk_the_loop_never_commits(tmp_path: Path) -> None:
     with publisher(tmp_path, is_fast=False) as made:
         for _ in range(30):
@@ -130,6 +137,9 @@ def test_the_loop_of_a_program_is_not_blocked_by_its_tasks(tmp_path: Path) -> No
 
 def test_a_failed_commit_of_the_loop_is_an_error_for_its_callback(tmp_path: Path) -> None:
     with publisher(tmp_path) as made:
+        while HERE not in made.disk.threads:
+            assert made.publish(1) == [None]
+        made.disk.threads.clear()
         made.disk.is_broken = True
         [error] = made.publish(1)
         assert isinstance(error, JournalFailed)
@@ -138,6 +148,8 @@ def test_a_failed_commit_of_the_loop_is_an_error_for_its_callback(tmp_path: Path
 
 def test_a_commit_of_the_loop_does_not_overtake_callbacks_of_the_writer(tmp_path: Path) -> None:
     with publisher(tmp_path) as made:
+        while HERE not in made.disk.threads:
+            assert made.publish(1) == [None]
         order: list[str] = []
 
         def committed(name: str, error: OpenQError | None) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq")
 
+# Many connections often begin a round with one request, and the others arrive during its sync: the loop must
+# be free for them.
+LONE_IN_A_ROW = 4
+
 
 class MemorySession:
     """The `LoopSession` of a broker whose answers wait for no disk."""
@@ -42,7 +46,8 @@ class CommitNotifier:
     """The `LoopSession` of a journal: one wake-up of the loop per group commit.
 
     The journal is flushed when the current tick of the loop is over, so that all calls of a tick share a
-    commit. For a single callback the loop commits by itself while the disk is fast: no thread is woken.
+    commit. If there is only one callback, time after time, the loop commits by itself while the disk is fast:
+    no thread is woken.
     """
 
     def __init__(self, broker: LocalBroker, loop: AbstractEventLoop) -> None:
@@ -56,6 +61,7 @@ class CommitNotifier:
         self._on_commit: Callable[[], None] = _nothing  # what the journal calls for `_group`
         self._flushing = False
         self._awaited = 0  # groups that are not notified yet
+        self._lone_groups = 0  # in a row, with one callback each and no other group awaited
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         work(*arguments)
@@ -110,8 +116,11 @@ class CommitNotifier:
         group, journal = self._group, self._journal
         # Not while another group is awaited: its callbacks come first. And not for tasks: their loop is not
         # ours to block.
-        is_alone = len(group.callbacks) == 1 and not group.futures and self._awaited == 1
-        if is_alone and journal.commit_here(self._on_commit):
+        if len(group.callbacks) == 1 and not group.futures and self._awaited == 1:
+            self._lone_groups += 1
+        else:
+            self._lone_groups = 0
+        if self._lone_groups > LONE_IN_A_ROW and journal.commit_here(self._on_commit):
             self._notify(group, journal.error)
         else:
             journal.flush()
