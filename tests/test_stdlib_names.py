@@ -24,9 +24,14 @@ import openq
 
 # Values and messages of errors have no life of their own; the names of these bases are documented.
 PLAIN = (BaseException, Enum, tuple)
-# What is taken over on purpose: the command line reads options before the words between them.
-ON_PURPOSE = {("openq.cli.parser.Parser", "_actions")}
+# What is taken over on purpose: the command line reads options before the words between them; a response is
+# read through a file that keeps the deadline.
+ON_PURPOSE = {
+    ("openq.cli.parser.Parser", "_actions"),
+    ("openq.worker.http_runner._TimedResponse", "fp"),
+}
 ABSTRACT = {"abc", "typing", "collections.abc", "types"}
+_OF_PYTHON = {"_abc_impl"}  # what `ABCMeta` gives each class by itself
 
 
 def modules() -> Iterator[Any]:
@@ -91,7 +96,7 @@ def collisions(cls: type) -> list[str]:
     found = []
     for base in bases(cls):
         theirs, theirs_on_self = set(vars(base)), set_on_self(base)
-        for name in sorted((ours | ours_on_self) & (theirs | theirs_on_self)):
+        for name in sorted(((ours | ours_on_self) & (theirs | theirs_on_self)) - _OF_PYTHON):
             if (f"{cls.__module__}.{cls.__qualname__}", name) in ON_PURPOSE:
                 continue
             if name in theirs_on_self and not _is_setting(base, name):

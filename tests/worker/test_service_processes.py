@@ -139,7 +139,7 @@ def test_several_processes_run_the_tasks(project: Project) -> None:
         assert service.get("/readyz") == (200, "ready\n")
         until(lambda: service.metric('openq_worker_jobs_total{task="mark"') == 50)
         service.signal(signal.SIGTERM)
-        assert service.wait() == 0
+        assert service.wait() == 0, service.log
 
     assert service.lines[-1]["event"] == "stopped"
 
@@ -178,7 +178,7 @@ def test_sigterm_finishes_what_runs_and_gives_back_the_rest_at_once(project: Pro
         assert service.get("/readyz") == (503, "not ready: stopping\n")
         assert service.process.poll() is None
         (project.folder / "go").touch()
-        assert service.wait() == 0
+        assert service.wait() == 0, service.log
 
     assert project.names("started") == project.names("done") == {"1"}
     assert project.queue().stats().in_flight == 0
@@ -191,7 +191,7 @@ def test_a_second_sigterm_gives_back_everything_at_once(project: Project) -> Non
         service.signal(signal.SIGTERM)
         until(lambda: service.logged("SIGTERM: "))
         service.signal(signal.SIGTERM)
-        assert service.wait() == 0
+        assert service.wait() == 0, service.log
 
     assert project.names("done") == set()
     [message] = project.queue().queue
@@ -289,7 +289,7 @@ def test_jobs_go_on_after_the_server_was_gone(tmp_path: Path) -> None:
             project.until_done(2)
             until(lambda: service.get("/readyz")[0] == 200)
             service.signal(signal.SIGTERM)
-            assert service.wait() == 0
+            assert service.wait() == 0, service.log
             project.app.close()
 
 
@@ -371,7 +371,7 @@ def test_an_application_with_a_data_directory_restarts_in_turn(tmp_path: Path) -
         until(lambda: processes(service) and not processes(service) & old)
         until(lambda: service.get("/readyz")[0] == 200)
         service.signal(signal.SIGTERM)
-        assert service.wait() == 0
+        assert service.wait() == 0, service.log
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_ctrl_c_finishes_what_runs(project: Project) -> None:
         os.killpg(service.process.pid, signal.SIGINT)
         until(lambda: service.logged("SIGINT: jobs that run may finish within 30 s"))
         (project.folder / "go").touch()
-        assert service.wait() == 0
+        assert service.wait() == 0, service.log
 
     assert project.names("done") == {"1"}
 

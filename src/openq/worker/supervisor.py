@@ -60,6 +60,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._backoff = backoff or Backoff()
         self._selector = selectors.DefaultSelector()
+        self._readers: set[Any] = set()
         self._template: TemplateProcess | None = None
         self._next: TemplateProcess | None = None  # of a rolling restart
         self._old: list[TemplateProcess] = []  # retired, with processes that still finish
@@ -79,9 +80,21 @@ class Supervisor:
 
     def add_reader(self, fileobj: Any, callback: Callable[[], None]) -> None:
         self._selector.register(fileobj, selectors.EVENT_READ, callback)
+        self._readers.add(fileobj)
 
     def remove_reader(self, fileobj: Any) -> None:
         self._selector.unregister(fileobj)
+        self._readers.discard(fileobj)
+
+    def call_readers(self, timeout: float) -> None:
+        """Call the callbacks of everything that is readable, waiting up to `timeout` seconds for something.
+
+        A callback may remove a reader that is readable too: its template reports the end of a process, and
+        so does the process's own channel.
+        """
+        for key, _ in self._selector.select(timeout):
+            if key.fileobj in self._readers:
+                key.data()
 
     def add_timer(self, callback: Callable[[float], None]) -> None:
         """Called at least every half a second, with the time."""
@@ -97,8 +110,7 @@ class Supervisor:
         try:
             self._template = self._start_template(self._wants_preload)
             while self._exit_code is None:
-                for key, _ in self._selector.select(self._timeout()):
-                    key.data()
+                self.call_readers(self._timeout())
                 self._tick(time.monotonic())
             return self._exit_code
         finally:
