@@ -234,3 +234,34 @@ def test_ctrl_c_at_any_step_leaves_exactly_one_result(tmp_path: Path) -> None:
     journal.close()
     assert step > 100
     assert contents(tmp_path)[1:] == confirmed
+
+
+def lost_after_cut(tmp_path: Path, disk: FakeDisk) -> bool:
+    """Whether a record that the loop committed is gone after a power cut at that moment."""
+    journal = roomy(tmp_path / "d", disk)
+    acked = [b"first"]
+    here, lost = 0, False
+    while here < 30:
+        called = threading.Event()
+        record = b"%d" % len(acked)
+        append(journal, record, called.set)
+        is_done = journal.commit_here(called.set)
+        if not is_done:
+            journal.flush()
+            assert called.wait(60)
+        acked.append(record)
+        if is_done:
+            here += 1
+            target = tmp_path / f"cut{here}"
+            disk.cut(target)
+            lost = lost or contents(target / "d") != acked
+    journal.close()
+    return lost
+
+
+def test_a_power_cut_takes_nothing_that_a_loop_committed(tmp_path: Path) -> None:
+    assert not lost_after_cut(tmp_path, FakeDisk(tmp_path))
+
+
+def test_a_loop_that_leaves_out_the_sync_is_caught(tmp_path: Path) -> None:
+    assert lost_after_cut(tmp_path, FakeDisk(tmp_path, lies=frozenset({"fdatasync"})))

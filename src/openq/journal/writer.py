@@ -391,7 +391,7 @@ class GroupCommitWriter:
             self._pace.is_short(time.monotonic())
             and self._busy is None
             and len(self._callbacks) == 1
-            and self._callbacks[0] is callback
+            and self._callbacks[0] == callback
             and not self._waiters
             and self.error is None
             and self._stalled is None
