@@ -38,6 +38,7 @@ VICTIMS = ("process", "service", "broker")
 APP = "tests.crash.worker_app"
 QUEUES = ("jobs", "coroutines", "limited", "ticks")
 EVERY_S = 1.0
+MIN_TICKS = 3
 MAX_DRAIN_S = 120
 
 
@@ -155,6 +156,7 @@ class WorkerLoop:
         with self._queue("ticks") as ticks:
             ticks.schedules.add("tick", "tick", every=EVERY_S, misfire="all")
         yield
+        until(lambda: len(self._ticks()) >= MIN_TICKS, "ticks are worked off", seconds=MAX_DRAIN_S)
         with self._queue("ticks") as ticks:
             ticks.schedules.remove("tick")
 
@@ -191,6 +193,9 @@ class WorkerLoop:
         except FileNotFoundError:
             return []
         return [line.split() for line in lines]
+
+    def _ticks(self) -> list[list[str]]:
+        return [effect for effect in self._effects() if effect[0] == "tick"]
 
     def _wait_for_work(self, sent: int, sending: Future[None]) -> None:
         """Until so many jobs are sent, and a few more done, so that the next kill hits work."""
