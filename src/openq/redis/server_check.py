@@ -21,6 +21,7 @@ class StoreUnreachable(StoreError, ConnectionError):
     """A required server does not answer, or rejects this client."""
 
     code = "store_unreachable"
+    may_pass = False  # it may answer later: it was not found to be wrong in itself
 
 
 def check_servers(address: Address, profile: str | None = None) -> SafetyReport:
@@ -43,7 +44,9 @@ def _read_infos(address: Address) -> list[ServerInfo]:
         if error.detail.startswith(NOT_REDIS):
             raise StoreUnreachable(f"{address} {error.detail}") from None
         hint = "; if it speaks no TLS, the URL begins with redis://" if address.tls else ""
-        raise StoreUnreachable(f"{address} does not answer: {error.detail}{hint}") from None
+        unreachable = StoreUnreachable(f"{address} does not answer: {error.detail}{hint}")
+        unreachable.may_pass = True
+        raise unreachable from None
     except StoreError as error:
         if str(error).startswith(_AUTH_ERRORS):
             raise StoreUnreachable(

@@ -58,6 +58,8 @@ def is_transient(error: BaseException) -> bool:
     """Whether the broker may be reachable later."""
     if isinstance(error, Refused):
         return error.status >= 500
+    if getattr(error, "may_pass", False):  # a Redis that was down when the process opened it
+        return True
     return isinstance(error, Unreachable | Uncertain | TimedOut | StoreUnavailable)
 
 
