@@ -304,10 +304,10 @@ def load(
         path = os.fspath(file)
         for key, value in read_file(path).items():
             if key == "queues":
-                queues = _read_queues(value, path)
+                queues = _read_tables(value, path, "queue", "orders", queue_settings)
                 origins["queues"] = f"{path}: queues"
             elif key == "schedules":
-                schedules = _read_schedules(value, path)
+                schedules = _read_tables(value, path, "schedule", "tidy", _schedule_fields)
                 origins["schedules"] = f"{path}: schedules"
             elif key in KEYS:
                 take(key, value, f"{path}: {key}", 1)
@@ -417,32 +417,23 @@ def read_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _read_queues(tables: object, path: str) -> dict[str, dict[str, Any]]:
+def _read_tables(
+    tables: object,
+    path: str,
+    kind: str,
+    example: str,
+    read: Callable[[Mapping[str, object], str], dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """The tables `[KINDs.NAME]` of a file: name -> what `read` makes of each."""
     if not isinstance(tables, Mapping):
-        raise ConfigError(f"{path}: queues must be tables, such as [queues.orders]")
+        raise ConfigError(f"{path}: {kind}s must be tables, such as [{kind}s.{example}]")
     found: dict[str, dict[str, Any]] = {}
     for name, table in tables.items():
-        where = f"{path}: queues.{name}"
+        where = f"{path}: {kind}s.{name}"
         if not isinstance(table, Mapping):
-            raise ConfigError(f"{where} must be a table, such as [queues.orders]")
-        try:
-            check_name(name)
-        except InvalidSetting as error:
-            raise ConfigError(f"{where}: {error}") from None
-        found[name] = queue_settings(table, where)
-    return found
-
-
-def _read_schedules(tables: object, path: str) -> dict[str, dict[str, Any]]:
-    if not isinstance(tables, Mapping):
-        raise ConfigError(f"{path}: schedules must be tables, such as [schedules.tidy]")
-    found: dict[str, dict[str, Any]] = {}
-    for name, table in tables.items():
-        where = f"{path}: schedules.{name}"
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"{where} must be a table, such as [schedules.tidy]")
-        _read(lambda value: check_name(str(value), "schedule"), name, where)
-        found[name] = _schedule_fields(table, where)
+            raise ConfigError(f"{where} must be a table, such as [{kind}s.{example}]")
+        _read(lambda value: check_name(str(value), kind), name, where)
+        found[name] = read(table, where)
     return found
 
 

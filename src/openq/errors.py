@@ -309,12 +309,14 @@ class StoreError(OpenQError):
     """Redis refused a call; the sentence is its own."""
 
     code = "store_error"
+    may_pass = False  # true: Redis is unreachable now and may answer later
 
 
 class StoreUnavailable(StoreError):
     """Redis is unreachable. `sent`: the call had been sent, so it may have been executed."""
 
     code = "store_unavailable"
+    may_pass = True
 
     def __init__(self, detail: str, *, sent: bool = False) -> None:
         outcome = "the call was sent, its outcome is unknown" if sent else "nothing was done"

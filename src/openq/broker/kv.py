@@ -21,6 +21,7 @@ from ..engine.key_values import (
     KvEntry,
     KvPut,
     check_batch,
+    check_deletes,
     check_key,
     check_put,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "KvPut",
     "KvWaiter",
     "check_batch",
+    "check_deletes",
     "check_key",
     "check_put",
 ]

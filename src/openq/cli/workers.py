@@ -73,10 +73,9 @@ def stop(options: Namespace) -> int:
 
 def _command(options: Namespace, command: str) -> int:
     reply = connect(options).post(f"/workers/{path_part(options.worker)}/{command}")
-    told = count_text(len(reply["processes"]), "process")
-    print_result(
-        options, reply, f"{told} of {options.worker} told to {'be quiet' if command == 'quiet' else command}"
-    )
+    processes = count_text(len(reply["processes"]), "process")
+    what = "be quiet" if command == "quiet" else command
+    print_result(options, reply, f"{processes} of {options.worker} told to {what}")
     return OK
 
 

@@ -255,11 +255,7 @@ class KeyValueStore:
         self, bucket: str, keys: Sequence[str], versions: Sequence[int] | None, now_ms: int
     ) -> builtins.list[bool]:
         """Whether each key existed, with that version if one is given (0 or less: any), and is deleted."""
-        check_name(bucket, "bucket")
-        if len(keys) > MAX_BATCH:
-            raise InvalidSetting(f"at most {MAX_BATCH} keys in one call, not {len(keys)}")
-        if versions is not None and len(versions) != len(keys):
-            raise InvalidSetting(f"{len(keys)} keys need as many versions, not {len(versions)}")
+        check_deletes(bucket, keys, versions)
         found = self.buckets.get(bucket)
         gone: dict[str, None] = {}
         results: builtins.list[bool] = []
@@ -456,3 +452,12 @@ def record_bytes(bucket: str, puts: Sequence[KvPut]) -> int:
     """An upper bound of the bytes of the record of these puts."""
     rows = sum(_ROW_BYTES + 4 * len(put.key) + len(put.value) for put in puts if isinstance(put.key, str))
     return 64 + 4 * len(bucket) + rows
+
+
+def check_deletes(bucket: str, keys: Sequence[str], versions: Sequence[int] | None) -> None:
+    """Raises InvalidSetting."""
+    check_name(bucket, "bucket")
+    if len(keys) > MAX_BATCH:
+        raise InvalidSetting(f"at most {MAX_BATCH} keys in one call, not {len(keys)}")
+    if versions is not None and len(versions) != len(keys):
+        raise InvalidSetting(f"{len(keys)} keys need as many versions, not {len(versions)}")

@@ -23,6 +23,7 @@ from ..broker.kv import (
     KvPut,
     KvWaiter,
     check_batch,
+    check_deletes,
     check_key,
     check_put,
 )
@@ -110,11 +111,7 @@ class RedisKeyValues:
     def delete_many(
         self, bucket: str, keys: Sequence[str], versions: Sequence[int] | None = None
     ) -> builtins.list[bool]:
-        check_name(bucket, "bucket")
-        if len(keys) > MAX_BATCH:
-            raise InvalidSetting(f"at most {MAX_BATCH} keys in one call, not {len(keys)}")
-        if versions is not None and len(versions) != len(keys):
-            raise InvalidSetting(f"{len(keys)} keys need as many versions, not {len(versions)}")
+        check_deletes(bucket, keys, versions)
         args: builtins.list[Any] = []
         for i, key in enumerate(keys):
             check_key(key)

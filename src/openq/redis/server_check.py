@@ -21,7 +21,6 @@ class StoreUnreachable(StoreError, ConnectionError):
     """A required server does not answer, or rejects this client."""
 
     code = "store_unreachable"
-    may_pass = False  # it may answer later: it was not found to be wrong in itself
 
 
 def check_servers(address: Address, profile: str | None = None) -> SafetyReport:

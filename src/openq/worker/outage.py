@@ -12,7 +12,7 @@ from ..errors import (
     MessageNotFoundError,
     OpenQError,
     QueueNotFound,
-    StoreUnavailable,
+    StoreError,
     VisibilityTimeoutExpired,
 )
 
@@ -58,9 +58,9 @@ def is_transient(error: BaseException) -> bool:
     """Whether the broker may be reachable later."""
     if isinstance(error, Refused):
         return error.status >= 500
-    if getattr(error, "may_pass", False):  # a Redis that was down when the process opened it
-        return True
-    return isinstance(error, Unreachable | Uncertain | TimedOut | StoreUnavailable)
+    if isinstance(error, StoreError):
+        return error.may_pass
+    return isinstance(error, Unreachable | Uncertain | TimedOut)
 
 
 def is_closed(error: BaseException) -> bool:

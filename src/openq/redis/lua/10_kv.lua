@@ -69,16 +69,16 @@ local function kv_put(keys, args)
   expire(B, now, EXPIRED_SLICE)
   local was_empty = call('EXISTS', B.v) == 0
   local last = tonumber(call('HGET', B.c, 'n')) or now * FIRST_VERSION
-  local told, bytes = {was_empty and 1 or 0}, 0
+  local answers, bytes = {was_empty and 1 or 0}, 0
   for i = 3, #args, 4 do
     local key, value, ttl, wanted = args[i], args[i + 1], args[i + 2], args[i + 3]
     local raw = call('HGET', B.v, key)
     local version, _, by, size = head_of(raw, now)
     local mine = wanted ~= '' and token .. '.' .. i or '-'
     if wanted ~= '' and by == mine then
-      told[#told + 1] = version
+      answers[#answers + 1] = version
     elseif wanted ~= '' and tonumber(wanted) ~= version then
-      told[#told + 1] = -1 - version
+      answers[#answers + 1] = -1 - version
     else
       if raw and version == 0 then remove(B, key, raw) end
       last = last + 1
@@ -90,7 +90,7 @@ local function kv_put(keys, args)
       end
       if expires > 0 then call('ZADD', B.e, S(expires), key) else call('ZREM', B.e, key) end
       bytes = bytes + #value - size
-      told[#told + 1] = last
+      answers[#answers + 1] = last
       tell(B, key)
     end
   end
@@ -98,34 +98,34 @@ local function kv_put(keys, args)
   call('HSET', B.c, 'n', S(last))  -- also if nothing was put: see `save`
   if was_empty then call('PERSIST', B.c) end
   settle(B)
-  return told
+  return answers
 end
 
 -- now, then key, version (0: any): 1 for each key that was deleted
 local function kv_delete(keys, args)
-  local B, now, told = keys_of(keys[1]), now_of(args[1]), {}
+  local B, now, answers = keys_of(keys[1]), now_of(args[1]), {}
   for i = 2, #args, 2 do
     local raw = call('HGET', B.v, args[i])
     local version = head_of(raw, now)
     local wanted = tonumber(args[i + 1])
     local is_deleted = version > 0 and (wanted == 0 or wanted == version)
     if is_deleted then remove(B, args[i], raw) end
-    told[#told + 1] = is_deleted and 1 or 0
+    answers[#answers + 1] = is_deleted and 1 or 0
   end
   expire(B, now, EXPIRED_SLICE)
   if call('EXISTS', B.c) == 1 then call('HINCRBY', B.c, 'b', 0) end  -- also if nothing was deleted: see `save`
   settle(B)
-  return told
+  return answers
 end
 
 -- now, keys: what is stored under each
 local function kv_get(keys, args)
-  local now, told = now_of(args[1]), {}
+  local now, answers = now_of(args[1]), {}
   for i = 2, #args do
     local raw = call('HGET', keys[1], args[i])
-    told[i - 1] = head_of(raw, now) > 0 and raw or false
+    answers[i - 1] = head_of(raw, now) > 0 and raw or false
   end
-  return told
+  return answers
 end
 
 -- now, prefix, after, limit, most bytes: keys and what is stored under them
@@ -135,7 +135,7 @@ local function kv_list(keys, args)
   local from = after >= prefix and after ~= '' and '(' .. after or '[' .. prefix
   -- UTF-8 has no byte 255: it is beyond all keys with the prefix.
   local till = prefix == '' and '+' or '[' .. prefix .. '\255'
-  local told = {}
+  local answers = {}
   while limit > 0 and room > 0 do
     local page = call('ZRANGEBYLEX', B.z, from, till, 'LIMIT', 0, min(limit, 100))
     if #page == 0 then break end
@@ -143,13 +143,13 @@ local function kv_list(keys, args)
       local raw = room > 0 and call('HGET', B.v, key)
       local version, _, _, size = head_of(raw, now)
       if version > 0 then
-        told[#told + 1], told[#told + 2] = key, raw
+        answers[#answers + 1], answers[#answers + 2] = key, raw
         limit, room = limit - 1, room - size
       end
     end
     from = '(' .. page[#page]
   end
-  return told
+  return answers
 end
 
 -- now, key, version, for how long: what is stored under the key if it is newer, else changes are announced; then
