@@ -33,6 +33,7 @@ LAYERS = [
     ["journal"],
     ["history"],
     ["broker"],
+    ["documents"],
     ["local"],
     ["redis"],
     ["server", "client"],

@@ -13,9 +13,9 @@ import pytest
 
 from openq import OpenQ
 from openq.config import Config
+from openq.documents.formats import JSON, MSGPACK, encode_messages
 from openq.local.broker import LocalBroker
 from openq.rest import receiving
-from openq.rest.formats import JSON, MSGPACK, encode_messages
 from openq.rest.message_schemas import Messages, MessageView, SearchReply
 from openq.rest.paging import MAX_ANSWER_BYTES
 from openq.server.http import CHUNK_BYTES

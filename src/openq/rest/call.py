@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from ..auth.guard import Principal
 from ..auth.policy import POLICY_NOTE
 from ..auth.rules import SQS_ACTION_OF
+from ..documents.formats import encode_messages
 from ..errors import OpenQError
 from ..model import check_name
 from ..names import DEFAULT_ACCOUNT, arn_of, qualified_name, split_name, split_namespace
 from ..server.condition_keys import request_condition_keys
 from ..server.context import ServerContext, unless_gone
 from ..server.http_request import HttpRequest
-from .formats import Format, encode_messages
+from .formats import Format
 from .problems import CONTENT_TYPE, Problem, render
 from .routes import Route, SqsActions
 

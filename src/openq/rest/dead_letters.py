@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from ..broker.bulk import check_rate
 from ..broker.interface import Broker, Filter
+from ..documents.values import iso, moment_ms, seconds
 from ..errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ..model import Entry
 from ..server.tasks import RedriveAuthorizer, Task
@@ -33,7 +34,6 @@ from .messages import make_filter
 from .paging import page
 from .problems import Problem
 from .routes import route
-from .values import iso, moment_ms, seconds
 from .views import is_dead, task_view
 
 _SAMPLES = 5

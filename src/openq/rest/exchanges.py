@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..documents.drafts import make_draft
 from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting
 from .call import RestCall
@@ -23,7 +24,6 @@ from .message_schemas import (
     RoutedMessage,
 )
 from .problems import Problem
-from .publishing import make_draft
 from .routes import route
 from .views import attributes_of
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 
 from ..auth.guard import Principal, read_basic
+from ..documents.formats import explain
 from ..names import DEFAULT_ACCOUNT
 from ..server.context import ServerContext
 from ..server.http_request import HttpRequest
@@ -34,7 +35,7 @@ from . import tasks as tasks
 from . import users as users
 from . import workers as workers
 from .call import RestCall, answer_problem
-from .formats import JSON, explain, reply_format, request_format
+from .formats import JSON, reply_format, request_format
 from .message_schemas import Restoring
 from .problems import Problem
 from .routes import ROUTES, Route

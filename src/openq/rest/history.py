@@ -12,15 +12,15 @@ from msgspec import UNSET
 from ..broker.history import HistoryRange
 from ..broker.history import PastMessage as Past
 from ..broker.history_source import HistoryFiles, SegmentFile
+from ..documents.payloads import form_of, show_json, show_msgpack
+from ..documents.values import iso, iso_or_none, moment_ms
 from ..errors import HistoryUnavailable, NotOnThisStore
 from .call import RestCall
 from .formats import JSON
 from .history_schemas import Export, PastMessages, PastMessageView, PastQuery, SegmentList, SegmentView
 from .paging import MAX_ANSWER_BYTES, page
-from .payloads import form_of, show_json, show_msgpack
 from .problems import Problem
 from .routes import route
-from .values import iso, iso_or_none, moment_ms
 from .views import attributes_of, stored
 
 _OCTETS = b"application/octet-stream"

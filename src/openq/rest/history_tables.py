@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from ..broker.history_source import HistoryTables
+from ..documents.values import iso
 from ..errors import OpenQError
 from ..server.context import ServerContext
 from .call import RestCall
@@ -20,7 +21,6 @@ from .history_readers import reader_pool
 from .history_schemas import EndQuery, HistoryEnd, HistorySnapshot, RowsQuery, SnapshotQuery
 from .problems import Problem
 from .routes import route
-from .values import iso
 
 ARROW = b"application/vnd.apache.arrow.stream"
 MAX_PIECE = 32 << 20

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..broker.kv import MAX_BATCH, PAGE_BYTES, KvEntry, KvPut, KvWaiter, check_key
 from ..broker.workers import COMMANDS
+from ..documents.values import iso, iso_or_none, span_ms
 from ..errors import KvConflict, OpenQError, public_text
 from .call import RestCall
 from .problems import Problem
@@ -27,7 +28,6 @@ from .schemas import (
     RequestBody,
     Seconds,
 )
-from .values import iso, iso_or_none, span_ms
 
 _BINARY = "application/octet-stream"
 _GET_SLICE = 16  # keys that are read at once: a reply ends after PAGE_BYTES of values

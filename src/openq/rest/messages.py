@@ -8,6 +8,8 @@ from typing import Any
 from msgspec import UNSET
 
 from ..broker.interface import Filter
+from ..documents.drafts import read_payload
+from ..documents.values import iso, moment_ms, read_attributes, span_ms
 from ..errors import InvalidSetting, MessageNotFoundError
 from ..model import (
     Draft,
@@ -32,9 +34,7 @@ from .message_schemas import (
 )
 from .paging import MAX_ANSWER_BYTES, page
 from .problems import Problem
-from .publishing import read_payload
 from .routes import route
-from .values import iso, moment_ms, read_attributes, span_ms
 from .views import stored
 
 # -- inspecting ---------------------------------------------------------------------------------

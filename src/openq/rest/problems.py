@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..documents.problem import Problem as Problem
 from ..errors import OpenQError, public_text
 
 CONTENT_TYPE = b"application/problem+json"
@@ -188,17 +189,6 @@ class ProblemDocument(msgspec.Struct, omit_defaults=True, rename={"kind": "type"
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Problem(Exception):
-    """Raised by a handler for an error that is not one of OpenQ's exceptions."""
-
-    def __init__(self, code: str, detail: str = "", headers: bytes = b"", **facts: object) -> None:
-        super().__init__(detail or code)
-        self.code = code
-        self.detail = detail
-        self.headers = headers
-        self.facts = facts
-
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -225,14 +215,3 @@ def render(error: Exception) -> tuple[int, bytes, bytes]:
     if b"Retry-After" not in headers:
         headers += _RETRY_AFTER_S.get(told.status, b"")
     return told.status, _encode(told), headers
-
-
-class Failure(msgspec.Struct, omit_defaults=True):
-    """The error of one item of a batch."""
-
-    code: str
-    detail: str = ""
-
-
-def failure(error: OpenQError) -> Failure:
-    return Failure(error.code, public_text(error))

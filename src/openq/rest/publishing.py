@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from ..documents.drafts import make_draft
+from ..documents.payloads import BINARIES
+from ..documents.values import moment_ms
 from ..errors import InvalidSetting, OpenQError, public_text
 from ..model import (
     ENCODING_BYTES,
@@ -22,31 +25,18 @@ from .call import RestCall
 from .formats import MSGPACK, Format
 from .message_schemas import (
     AnyBatch,
-    Edit,
     NewMessage,
     NewMessages,
     Outcome,
     Published,
     PublishedBatch,
     Restoring,
-    ScheduleChange,
 )
-from .payloads import BINARIES, Body, read_json, read_msgpack
 from .problems import Problem
 from .routes import route
 from .schemas import MAX_BATCH
-from .values import moment_ms, read_attributes, span_ms
 
 _MAX_RECEIVES = (1 << 31) - 1
-
-
-def read_payload(message: NewMessage | Edit | ScheduleChange, format: Format) -> Body:
-    if (message.payload is UNSET) == (message.body is UNSET):
-        raise Problem("invalid", "a message needs a payload (`body` is another name of it: give one of them)")
-    raw = message.body if message.payload is UNSET else message.payload
-    assert isinstance(raw, Raw)
-    read = read_json if format.is_json else read_msgpack
-    return read(raw, message.payload_encoding)
 
 
 def _past(call: RestCall, message: NewMessage) -> DeliveryOptions:
@@ -82,31 +72,6 @@ def _is_restoring(call: RestCall) -> bool:
         return False
     call.require("manage", call.args[0])
     return True
-
-
-def make_draft(message: NewMessage, format: Format, past: DeliveryOptions | None = None) -> Draft:
-    body, encoding = read_payload(message, format)
-    if message.at is not None and message.delay is not None:
-        raise InvalidSetting("give either delay or at, not both")
-    if message.timestamp is not None and past is None:
-        # The sender's time: consumers see it; the queue uses its own.
-        past = DeliveryOptions(born_ms=moment_ms(message.timestamp, "timestamp"))
-    return Draft(
-        body,
-        encoding,
-        delay_ms=None if message.delay is None else span_ms(message.delay, "delay"),
-        due_ms=0 if message.at is None else max(moment_ms(message.at, "at"), 1),
-        priority=message.priority,
-        group=message.group,
-        type=message.message_type,
-        dedup=message.dedup_id,
-        unique=message.unique_key,
-        ttl_ms=None if message.ttl is None else span_ms(message.ttl, "ttl"),
-        id=message.id,
-        attributes=read_attributes(message.attributes, format.is_json) if message.attributes else None,
-        publisher=message.publisher,
-        past=past,
-    )
 
 
 def _refusal(error: OpenQError, call: RestCall, size: int) -> OpenQError | Problem:

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, to_builtins
 
+from ..documents.values import iso, iso_or_none, span_ms
 from ..errors import QueueExists, QueueInUse, QueueNotFound
 from ..model import QueueSettings, RetryPolicy, settings_difference
 from ..settings import SETTINGS, Setting, merge_settings
@@ -27,7 +28,6 @@ from .schemas import (
     Retry,
     Stats,
 )
-from .values import iso, iso_or_none, span_ms
 from .views import settings_view, stats_view
 
 

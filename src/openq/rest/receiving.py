@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, UnsetType
 
 from ..broker.interface import Receipt
-from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
+from ..documents.formats import join_messages
+from ..documents.receipts import read_receipt, receipt_failure, with_receipt
+from ..documents.values import iso, span_ms
+from ..errors import MessageNotFoundError, OpenQError
 from ..model import (
     Delivery,
     failure_text,
 )
 from ..server import long_polls
 from .call import RestCall
-from .formats import join_messages
 from .message_schemas import (
     Extend,
     Messages,
@@ -25,12 +27,10 @@ from .message_schemas import (
     Settled,
 )
 from .paging import MAX_ANSWER_BYTES
-from .problems import Problem, failure
+from .problems import Problem
 from .routes import route
-from .values import iso, span_ms
 from .views import received
 
-_MAX_NUMBER = 16  # hexadecimal digits
 _ENCODE_BYTES = 256 << 10  # bytes of bodies that are encoded in one loop iteration
 
 
@@ -114,18 +114,6 @@ def _ignore() -> None:
     """`BatchEncoder` notices that the client disconnected."""
 
 
-def _read_receipt(text: str, prefix: str, queue: str) -> Receipt:
-    """Parse a receipt as `receive` wrote it: the id of the sequence, a slash, the number of the delivery."""
-    at = len(prefix) + 12
-    known = text.startswith(prefix) and text[at : at + 1] == "/" and len(text) <= at + 1 + _MAX_NUMBER
-    if known and text.isascii() and text[at + 1 :].isalnum():
-        try:
-            return int(text[at - 12 : at], 16), int(text[at + 1 :], 16)
-        except ValueError:
-            pass
-    raise MessageNotFoundError(text[:100], queue)
-
-
 def _wanted_receipts(body: Receipts) -> list[str]:
     if (body.receipt_id is UNSET) == (body.receipts is UNSET):
         raise Problem("invalid", "give either receipt_id or receipts")
@@ -144,7 +132,7 @@ def _settle_receipts(call: RestCall, act: Callable[[list[Receipt]], Sequence[str
     receipts: dict[int, Receipt] = {}
     for at, text in enumerate(texts):
         try:
-            receipts[at] = _read_receipt(text, prefix, queue)
+            receipts[at] = read_receipt(text, prefix, queue)
         except OpenQError as error:
             results[at] = error
     try:
@@ -158,23 +146,11 @@ def _settle_receipts(call: RestCall, act: Callable[[list[Receipt]], Sequence[str
         if not isinstance(result, OpenQError):
             outcomes.append(result)
         elif call.body.receipts is UNSET:
-            raise _about(text, queue, result) from None
+            raise with_receipt(text, queue, result) from None
         else:
-            failed.append(_failed(text, _about(text, queue, result)))
+            failed.append(receipt_failure(text, with_receipt(text, queue, result)))
     told: list[str] | UnsetType = outcomes if any(outcomes) else UNSET
     call.after_commit(Settled(count=len(outcomes), failed=failed, outcomes=told))
-
-
-def _about(text: str, queue: str, error: OpenQError) -> OpenQError:
-    """The error with the text of the receipt instead of the engine's numbers."""
-    if isinstance(error, MessageNotFoundError):
-        return MessageNotFoundError(text, queue)
-    return VisibilityTimeoutExpired(text, queue) if isinstance(error, VisibilityTimeoutExpired) else error
-
-
-def _failed(text: str, error: OpenQError) -> ReceiptFailure:
-    told = failure(error)
-    return ReceiptFailure(receipt_id=text, code=told.code, detail=told.detail)
 
 
 @route(
@@ -195,21 +171,23 @@ def ack(call: RestCall) -> None:
     single = call.body.receipts is UNSET
     for text in texts:
         try:
-            receipts.append(_read_receipt(text, prefix, queue))
+            receipts.append(read_receipt(text, prefix, queue))
             known.append(text)
         except MessageNotFoundError as error:
             if single:
                 call.broker.settings(queue)
                 raise
-            failed.append(_failed(text, error))
+            failed.append(receipt_failure(text, error))
     results = call.broker.ack(queue, receipts)
     if any(results):
         wrong = [
-            (text, _about(text, queue, error)) for text, error in zip(known, results, strict=True) if error
+            (text, with_receipt(text, queue, error))
+            for text, error in zip(known, results, strict=True)
+            if error
         ]
         if single:
             raise wrong[0][1]
-        failed += [_failed(text, error) for text, error in wrong]
+        failed += [receipt_failure(text, error) for text, error in wrong]
     call.after_commit(Settled(count=len(texts) - len(failed), failed=failed))
 
 
@@ -228,7 +206,7 @@ def nack(call: RestCall) -> None:
     failure = failure_text(body.reason, body.traceback)
     if body.release:
         prefix = call.broker.storage.id_prefix
-        receipts = [_read_receipt(text, prefix, queue) for text in _wanted_receipts(body)]
+        receipts = [read_receipt(text, prefix, queue) for text in _wanted_receipts(body)]
         call.after_commit(Settled(count=broker.release(queue, receipts)))
     elif body.reject:
         call.require("receive", call.args[0], ("DeleteMessage",))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from ..broker.schedules import Schedule, next_runs
+from ..documents.drafts import read_payload
+from ..documents.payloads import form_of
+from ..documents.values import iso, iso_or_none, moment_ms, read_attributes, seconds, span_ms
 from ..errors import ScheduleNotFound
 from .call import RestCall
 from .message_schemas import Id, NextRuns, ScheduleChange, ScheduleList, ScheduleView
-from .payloads import form_of
 from .problems import Problem
-from .publishing import read_payload
 from .routes import route
-from .values import iso, iso_or_none, moment_ms, read_attributes, seconds, span_ms
 from .views import attributes_of, payload_encoder
 
 

@@ -10,32 +10,26 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
+from ..documents.structs import MAX_BATCH as MAX_BATCH
+from ..documents.structs import Count as Count
+from ..documents.structs import Limit as Limit
+from ..documents.structs import Moment as Moment
+from ..documents.structs import Name as Name
+from ..documents.structs import ReplyBody as ReplyBody
+from ..documents.structs import RequestBody as RequestBody
+from ..documents.structs import Seconds as Seconds
+from ..documents.structs import Size as Size
+from ..documents.structs import Word as Word
 from ..limits import MAX_COUNT
 from ..settings import SETTINGS, Kind, Setting
 
-MAX_BATCH = 1_000
 MAX_WAIT_S = 60
 
-Seconds = Annotated[float, Meta(ge=0, le=253_402_300_799)]
-Count = Annotated[int, Meta(ge=1, le=(1 << 60))]
-Size = Annotated[int, Meta(ge=0, le=(1 << 60))]
-Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
-Word = Annotated[str, Meta(min_length=1, max_length=1024)]
-Moment = Annotated[str, Meta(description="ISO-8601, such as 2023-04-03T10:30:00Z")]
 State = Literal["ready", "delayed", "in_flight", "all"]
-
-
-class RequestBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The body of a request."""
 
 
 class QueryParameters(Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a request."""
-
-
-class ReplyBody(Struct, kw_only=True):
-    """The body of a reply. Unset fields are left out."""
 
 
 class NoQuery(QueryParameters, kw_only=True):

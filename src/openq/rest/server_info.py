@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from .._version import __version__
 from ..broker.damage import DamageReport
+from ..documents.values import iso, seconds
 from ..names import split_name
 from .call import RestCall
 from .routes import route
 from .user_schemas import DamageCleared, DamageList, DamageView, HealthView, ServerView, Whoami
-from .values import iso, seconds
 
 
 @route("GET", "whoami", permission="none", scope="caller", summary="The authenticated caller", reply=Whoami)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from ..auth.rules import Rule
 from ..broker.staged_batches import Committed, StagedBatch, StagingJob
+from ..documents.values import iso
 from ..names import DEFAULT_ACCOUNT, owner_of, split_name
 from .call import RestCall
 from .history_schemas import BatchCommitted, Stage, StageAborted, StageCommit, StageList, StagePart
 from .problems import Problem
 from .routes import route
-from .values import iso
 
 _SEND_ACTIONS = ("SendMessage",)
 _MAX_DIGITS = 16

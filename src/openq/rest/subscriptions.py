@@ -9,6 +9,7 @@ from ..broker.batch_columns import KINDS, columns_of
 from ..broker.cursors import CursorNotFound, CursorState
 from ..broker.subscriptions import FormedBatch, KnownSubscription, SubscriptionNotFound, SubscriptionState
 from ..broker.waiters import Waiter
+from ..documents.values import iso, span_ms
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT
 from ..packed import CONTENT_TYPE, pack
@@ -33,7 +34,6 @@ from .history_schemas import (
 from .problems import Problem
 from .retry_poll import RetryPoll
 from .routes import route
-from .values import iso, span_ms
 
 # -- subscriptions ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from ..auth.errors import UnknownName
 from ..auth.rules import Rule, checked
 from ..auth.store import AccessKey, Token, User, UserStore
+from ..documents.values import iso, iso_or_none, moment_ms
 from ..errors import InvalidSetting
 from .call import RestCall
 from .message_schemas import Id
@@ -29,7 +30,6 @@ from .user_schemas import (
     UserList,
     UserView,
 )
-from .values import iso, iso_or_none, moment_ms
 
 
 def _store(call: RestCall) -> UserStore:

@@ -25,7 +25,7 @@ from ..model import (
     ENCODING_TEXT,
     Properties,
 )
-from .problems import Problem
+from .problem import Problem
 from .values import read_base64
 
 MAX_DEPTH = 500  # the library can decode it at any stack depth of its caller
