@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import socket
 import threading
 from functools import partial
 from pathlib import Path
@@ -108,6 +110,20 @@ def test_rows_come_with_all_columns(client: Client) -> None:
     assert (rows["message_id"], rows["type"], rows["producer"]) == (["own"], ["t"], ["ann"])
     assert (rows["queue"], rows["receive_count"]) == (["columned"], [1])
     assert rows["attributes"] == [{"a": {"type": "String", "string": "b", "binary": None}}]
+
+
+def test_a_reader_that_closes_its_half_ends_its_wait(client: Client) -> None:
+    client.queue("left")
+    body = json.dumps({"queue": "left", "after": 0, "wait": 60}).encode()
+    target = f"{client.prefix}/pipeline/subscriptions/left/batches"
+    with socket.create_connection((client.host, client.port), timeout=30) as connection:
+        connection.sendall(
+            f"POST {target} HTTP/1.1\r\nHost: {client.host}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        connection.shutdown(socket.SHUT_WR)
+
+        assert connection.recv(100) == b""  # long before the wait is over
 
 
 def test_nothing_is_lost_or_doubled_by_kill_9_anywhere(tmp_path: Path) -> None:

@@ -458,6 +458,6 @@ def _poll_value(
         return entry
 
     # Watched from the start: a client that closes its half meanwhile is gone, and does not wait for a reply.
-    poll = RetryPoll(call, look, answer, wait_s, lambda: kv.remove_waiter(waiter), is_watched=True)
+    poll = RetryPoll(call, look, answer, wait_s, lambda: kv.remove_waiter(waiter))
     waiter = KvWaiter(bucket, key, poll.notify)
     poll.start()

@@ -15,8 +15,8 @@ class RetryPoll(Generic[T]):
     """Calls `attempt` in a thread until it returns a result, then `answer` on the loop.
 
     After `wait_s` seconds, or when the server stops, `answer` gets None. `leave` ends the notifications: it
-    is called once if `wait_s` is positive. `is_watched`: the client counts as gone even if it closes its half
-    of the connection during an attempt.
+    is called once if `wait_s` is positive. A client that closes its half of the connection counts as gone,
+    also during an attempt: nothing would notice later that it has left.
     """
 
     def __init__(
@@ -26,15 +26,12 @@ class RetryPoll(Generic[T]):
         answer: Callable[[T | None], None],
         wait_s: float,
         leave: Callable[[], object],
-        *,
-        is_watched: bool,
     ) -> None:
         self._call = call
         self._attempt = attempt
         self._answer = answer
         self._wait_s = wait_s
         self._leave = leave
-        self._is_watched = is_watched
         self._timer: TimerHandle | None = None
         self._is_working = False
         self._is_notified = False
@@ -45,8 +42,7 @@ class RetryPoll(Generic[T]):
         if self._wait_s > 0:
             self._timer = call.context.loop.call_later(self._wait_s, self.end)
             call.context.long_polls.add(self)
-            if self._is_watched:
-                call.request.on_gone = self.end
+            call.request.on_gone = self.end
         self._try()
 
     def notify(self, *_: object) -> None:
@@ -87,11 +83,6 @@ class RetryPoll(Generic[T]):
     def _wait(self) -> None:
         if self._is_notified:
             self._try()
-            return
-        request = self._call.request
-        request.on_gone = self.end
-        if request.gone:
-            self.end()
 
     def _notified(self) -> None:
         if self._is_over:
@@ -99,8 +90,6 @@ class RetryPoll(Generic[T]):
         if self._is_working:
             self._is_notified = True
             return
-        if not self._is_watched:
-            self._call.request.on_gone = None
         self._try()
 
     def _finish(self) -> None:

@@ -144,7 +144,7 @@ def form_batch(call: RestCall) -> None:
         if waiter is not None:
             call.broker.remove_waiter(queue, waiter)
 
-    poll = RetryPoll(call, attempt, answer, body.wait, leave, is_watched=False)
+    poll = RetryPoll(call, attempt, answer, body.wait, leave)
     if body.wait > 0:
         waiter = Waiter(1, None, None, None, poll.notify, notify_only=True)
     poll.start()
