@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -436,6 +437,29 @@ def test_a_reused_segment_is_unavailable_not_damaged(journal: Path, tmp_path: Pa
     path.unlink()
     with pytest.raises(HistoryUnavailable):
         list(read_segment(ref, Selection(), index=index, context=context))
+
+
+@pytest.mark.parametrize("with_sidecar", [True, False])
+def test_a_segment_that_is_freed_while_it_is_listed_is_not_listed(
+    journal: Path, tmp_path: Path, with_sidecar: bool
+) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(journal, copy)
+    first, *others = JournalFiles(copy).segments()
+
+    class Freeing(DiskIo):
+        """The first segment is freed when its sidecar is opened: its header has been read by then."""
+
+        def open(self, path: str, flags: int) -> int:
+            if path == index_path(first.path) and os.path.exists(first.path):
+                os.unlink(first.path)
+                if with_sidecar:
+                    Path(path).write_bytes(b"")  # unusable: the index would be built from the segment
+                else:
+                    os.unlink(path)
+            return super().open(path, flags)
+
+    assert JournalFiles(copy, Freeing()).segments() == others
 
 
 def test_a_directory_without_a_journal_is_one_clear_error(tmp_path: Path) -> None:

@@ -104,10 +104,10 @@ class _OpenSegment:
 class JournalFiles:
     """The segments under a data directory. One object may be shared by threads."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], io: DiskIo | None = None) -> None:
         self.path = os.path.abspath(path)
         self.directory = os.path.join(self.path, "journal")
-        self._io = DiskIo()
+        self._io = io or DiskIo()
         self._lock = Lock()
         self._sealed: dict[int, SegmentRef] = {}
         self._headers: dict[int, SegmentHeader] = {}
@@ -176,8 +176,10 @@ class JournalFiles:
                     tail.index = SegmentIndex(b"".join(tail.parts))
                     tail.parts = [tail.index.rows]
                 return tail.index
-        path = segment_path(self.directory, number)
-        index = self._load(path, number)
+        try:
+            index = self._load(segment_path(self.directory, number), number)
+        except FileNotFoundError:
+            raise _segment_gone(number) from None
         with self._lock:
             self._indexes[number] = index
             while len(self._indexes) > _MAX_CACHED_INDEXES:
@@ -185,15 +187,13 @@ class JournalFiles:
         return index
 
     def _load(self, path: str, number: int) -> SegmentIndex:
+        """Raises FileNotFoundError if the segment is freed."""
         try:
             return load(index_path(path), self._io)
         except (FileNotFoundError, ValueError):
             pass
-        try:
-            tail = _OpenSegment(self._header(number))
-            self._read_new_blocks(tail, sync=False)
-        except FileNotFoundError:
-            raise _segment_gone(number) from None
+        tail = _OpenSegment(self._header(number))
+        self._read_new_blocks(tail, sync=False)
         return SegmentIndex(b"".join(tail.parts))
 
     def _list(self, final: bool = False) -> list[SegmentRef] | None:
@@ -251,7 +251,9 @@ class JournalFiles:
             rows = (size - _INDEX_HEAD) // ROW.itemsize
             first = read_all(self._io, fd, ROW.itemsize, _INDEX_HEAD)
             last = (
-                read_all(self._io, fd, ROW.itemsize, _INDEX_HEAD + (rows - 1) * ROW.itemsize) if rows else b""
+                read_all(self._io, fd, ROW.itemsize, _INDEX_HEAD + (rows - 1) * ROW.itemsize)
+                if rows > 0
+                else b""
             )
         finally:
             self._io.close(fd)
