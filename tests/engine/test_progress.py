@@ -9,7 +9,7 @@ from openq.engine.engine import Engine
 from openq.engine.progress import (
     KEPT_MS,
     UNNAMED_KEPT_MS,
-    JobProgress,
+    BatchProgress,
     TooManyJobs,
     make_room,
     record_progress,
@@ -21,7 +21,7 @@ from tests.engine.support import PREFIX, Tape, from_snapshot, queue_of, through_
 
 
 def test_a_batch_is_done_with_its_last_rows_and_so_are_all_before_it() -> None:
-    known = JobProgress("", 7, 100, False, 0, 1_000)
+    known = BatchProgress("", 7, 100, False, 0, 1_000)
 
     assert known.is_done(6)
     assert not known.is_done(7)
@@ -38,7 +38,7 @@ def test_marks_survive_a_restart_a_snapshot_and_the_loss_of_all_before_a_checkpo
     only_checkpoint = Engine(PREFIX)
     apply(only_checkpoint, decode(encode(checkpoint(engine, 1_003))), 0)
 
-    wanted = {"b": JobProgress("", 5, 3, True, 2, 1_001), "a": JobProgress("ann", 1, 20, True, 0, 1_002)}
+    wanted = {"b": BatchProgress("", 5, 3, True, 2, 1_001), "a": BatchProgress("ann", 1, 20, True, 0, 1_002)}
     for found in (engine, tape.rebuilt(), from_snapshot(through_snapshot(engine, 1_003)), only_checkpoint):
         assert list(found.progress.items()) == list(wanted.items())  # the order says which goes first
 

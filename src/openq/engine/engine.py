@@ -32,7 +32,7 @@ from .dead_letters import DeadLetters
 from .expiry import Expiry
 from .key_values import KeyValueStore
 from .leases import Leases
-from .progress import JobProgress
+from .progress import BatchProgress
 from .publishing import Publishing
 from .queue import QueueState
 from .records import (
@@ -118,7 +118,7 @@ class Engine:
         self.woken: list[QueueState] = []  # watched queues that may have something to deliver
         self.zero_ttl: list[tuple[int, QueueState, int]] = []  # time, queue, sequence of messages with TTL 0
         self.orphans: set[int] = set()  # numbers of queues whose definition was lost to damage
-        self.progress: dict[str, JobProgress] = {}  # job -> how far it is; see progress.py
+        self.progress: dict[str, BatchProgress] = {}  # job -> how far it is; see progress.py
         self.key_values = KeyValueStore(lambda: self.timers)
         self.schedules: dict[str, Mapping[str, Any]] = {}  # name -> document; see schedules.py
         # Queues whose overflow is handled at the end of a batch; None: overflow is handled at once.

@@ -1,7 +1,8 @@
-"""Progress of jobs: how far their batches are published, so that a batch sent twice is published once.
+"""Progress of batches: how far they are published, so that a batch sent twice is published once.
 
-A mark is in the same block of the journal as the messages it counts, so both are on disk or neither is. Batch
-numbers of a job only grow, so one mark per job is enough.
+A job, here, is a program that publishes in numbered batches under one name (a Spark query, a pipeline), not a
+job of a worker. A mark is in the same block of the journal as the messages it counts, so both are on disk or
+neither is. Batch numbers of a job only grow, so one mark per job is enough.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class TooManyJobs(OpenQError):
         )
 
 
-class JobProgress(NamedTuple):
-    """The newest batch of a job."""
+class BatchProgress(NamedTuple):
+    """How far the newest batch of a job is published."""
 
     owner: str  # whose job it is; "" if shared by all users
     batch: int
@@ -67,11 +68,11 @@ def record_progress(
 ) -> int:
     """Log and remember the progress of a job. Returns the location of the record."""
     location = engine.log_record((MARK, now_ms, 0, 0, job, owner, batch, rows, is_last, rejected))
-    set_progress(engine, job, JobProgress(owner, batch, rows, is_last, rejected, now_ms))
+    set_progress(engine, job, BatchProgress(owner, batch, rows, is_last, rejected, now_ms))
     return location
 
 
-def set_progress(engine: Engine, job: str, record_progress: JobProgress) -> None:
+def set_progress(engine: Engine, job: str, record_progress: BatchProgress) -> None:
     """Remember the progress of a job, and forget jobs that are too old.
 
     The latest are at the end, so the oldest are first. Jobs are forgotten by age alone: a batch of a
@@ -103,7 +104,7 @@ def make_room(engine: Engine, owner: str, now_ms: int) -> None:
             raise TooManyJobs(MAX_JOBS, "")
 
 
-def _is_over(job: str, record_progress: JobProgress, now_ms: int) -> bool:
+def _is_over(job: str, record_progress: BatchProgress, now_ms: int) -> bool:
     return (
         record_progress.is_last
         and kept_ms(job) != KEPT_MS
@@ -119,4 +120,4 @@ def load(engine: Engine, rows: Sequence[Sequence[Any]]) -> None:
     """From a snapshot or a checkpoint. Jobs that are known already are at least as new."""
     for job, *fields in rows:
         if job not in engine.progress:
-            engine.progress[job] = JobProgress(*fields)
+            engine.progress[job] = BatchProgress(*fields)

@@ -241,7 +241,7 @@ def _exchange(engine: Engine, record: Record, location: int) -> None:
 
 def _mark(engine: Engine, record: Record, location: int) -> None:
     _, now_ms, _, _, job, owner, batch, rows, is_last, rejected = record
-    progress.set_progress(engine, job, progress.JobProgress(owner, batch, rows, is_last, rejected, now_ms))
+    progress.set_progress(engine, job, progress.BatchProgress(owner, batch, rows, is_last, rejected, now_ms))
 
 
 def _put_values(engine: Engine, record: Record, location: int) -> None:
