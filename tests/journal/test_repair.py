@@ -407,6 +407,35 @@ def test_a_missing_last_segment_that_a_snapshot_covers_is_told_once(
     assert contents(path) == [*without(where, 6), b"new"]
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "a directory"])
+def test_segments_are_lost_from_the_one_that_a_snapshot_covers_to_the_last(
+    whole: tuple[Path, Where], damage: str
+) -> None:
+    """The later segments begin after the block that stands for the lost end of the covered one."""
+    path, where = whole
+    first, *_, (last, record) = [pair for pair in where if pair[0] >> 32 == 5]
+    covered = last + 8 + len(record) + BLOCK_BYTES
+    snapshots.write(str(path / "snapshots"), covered, [b"state"])
+    os.unlink(segment_file(path, 6))
+    if damage == "cut":
+        os.truncate(segment_file(path, 5), (first[0] & 0xFFFF_FFFF) + 8 + len(first[1]))
+    else:
+        os.unlink(segment_file(path, 5))
+    if damage == "a directory":
+        os.mkdir(segment_file(path, 6))
+
+    report = mend(path)
+
+    kinds = [LOST_END if damage == "cut" else MISSING, DIRECTORY if damage == "a directory" else MISSING]
+    assert sorted(damages(report), key=lambda each: each[1]) == [(kinds[0], 5), (kinds[1], 6)]
+    journal = small(path)
+    [location] = put(journal, b"new")
+    assert location >= covered
+    journal.close()
+    kept = [first[1]] if damage == "cut" else []
+    assert contents(path) == [*without(where, 5, 6), *kept, b"new"]
+
+
 @pytest.mark.parametrize("size", [HEADER_BYTES, 300, 1000])
 def test_a_cut_segment_is_refused_at_the_start(whole: tuple[Path, Where], size: int) -> None:
     """Also where a snapshot saves reading it: a file that is shorter than its header says tells enough."""

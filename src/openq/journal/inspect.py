@@ -281,9 +281,8 @@ class JournalInspection:
         expected = self._first_expected(first)
         for number in range(first, last + 1):
             if number not in self._paths:
-                kind = self._strange.get(number, MISSING)
                 upto = self._next_known(number, expected)
-                yield self._damage(kind, number, 0, 0, expected, upto - 1)
+                yield self._absent(number, 0, expected, upto - 1)
                 expected = upto
                 continue
             following = self._first_block(number + 1)
@@ -378,8 +377,9 @@ class JournalInspection:
     def lost_end(self, covered_location: int) -> Iterator[JournalDamage]:
         """After `walk`: the part missing up to `covered_location`, which was durable according to a snapshot.
 
-        Without it new records would get locations that the snapshot takes for older than itself. If the last
-        segment is missing as a whole, this damage replaces the one that `walk` reported for it.
+        Without it new records would get locations that the snapshot takes for older than itself. These
+        damages replace the ones that `walk` reported for the same segments: one block stands for all that is
+        lost, and the segments after it begin with the next one.
         """
         if not self.numbers or self.salt is None or covered_location <= self.end_location + BLOCK_BYTES:
             return
@@ -388,13 +388,18 @@ class JournalInspection:
             yield self._damage(MISSING, missing, 0, 0, self.next_block, self.next_block - 1)
         end = offset_of(covered_location) - BLOCK_BYTES
         if number not in self._paths:
-            kind = self._strange.get(number, MISSING)
-            yield self._damage(kind, number, 0, end, self.next_block, self.next_block)
-            return
-        if segment_of(self.end_location) < number:
-            offset = HEADER_BYTES  # no block of that segment is left
-        size = max(end - offset, HOLE_BYTES)
-        yield self._damage(LOST_END, number, offset, size, self.next_block, self.next_block)
+            yield self._absent(number, end, self.next_block, self.next_block)
+        else:
+            if segment_of(self.end_location) < number:
+                offset = HEADER_BYTES  # no block of that segment is left
+            size = max(end - offset, HOLE_BYTES)
+            yield self._damage(LOST_END, number, offset, size, self.next_block, self.next_block)
+        # None of these is left: one with a block, or only a header, would be the end.
+        for later in range(number + 1, self._last + 1):
+            yield self._absent(later, 0, self.next_block + 1, self.next_block)
+
+    def _absent(self, number: int, size: int, first: int, last: int) -> JournalDamage:
+        return self._damage(self._strange.get(number, MISSING), number, 0, size, first, last)
 
 
 def may_be_segment(name: str) -> bool:

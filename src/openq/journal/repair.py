@@ -138,13 +138,13 @@ def repair(
     try:
         report = check(path, io)
         inspection = JournalInspection(io, _directory(path))
-        _refuse_unrepairable(report)
+        _refuse_unrepairable(report.damages)
         repairer = _Repairer(io, os.path.abspath(path), inspection.salt or 0)
         damages = report.damages
         if repairer.restore_names(damages):
             # With every file under its right name, the remaining damages are the real ones.
             damages = check(path, io).damages
-            _refuse_unrepairable(report)
+            _refuse_unrepairable(damages)
         for damage in damages:
             repairer.repair_damage(damage)
         repairer.set_snapshots_aside(everything=bool(report.damages))
@@ -160,9 +160,9 @@ def repair(
         lock.release()
 
 
-def _refuse_unrepairable(report: CheckReport) -> None:
+def _refuse_unrepairable(damages: list[JournalDamage]) -> None:
     """Refuse, before any change, damage that repair cannot fix or would make worse."""
-    for damage in report.damages:
+    for damage in damages:
         if damage.kind == SALT:
             raise JournalDamaged(damage.file, 0, "no header is left to verify any block with")
         if damage.kind == UNREADABLE:
