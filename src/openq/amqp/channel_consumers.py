@@ -11,11 +11,13 @@ from ..errors import OpenQError, OutOfRoom, StoreError, public_text
 from ..model import NO_DEADLINE, Delivery
 from ..names import qualified_name
 from ..server.buffers import SMALL
+from ..server.dispatcher import UNLIMITED
 from . import methods as m
 from .arguments import encoded_arguments, type_of
 from .channel_context import ChannelContext
+from .consumer import AmqpConsumer
 from .delivery_properties import DeliveryRoute, delivery_properties, exchange_and_key, fit_properties
-from .dispatcher import UNLIMITED, AmqpConsumer
+from .dispatchers import is_exclusive
 from .errors import (
     ACCESS_REFUSED,
     INTERNAL_ERROR,
@@ -44,7 +46,7 @@ _LARGE_BODY = 64 * 1024
 
 
 class ChannelConsumers:
-    """Implements `dispatcher.ConsumerChannel`."""
+    """Implements `consumer.ConsumerChannel`."""
 
     def __init__(self, channel: ChannelContext, unacked: UnackedDeliveries) -> None:
         self._channel = channel
@@ -114,9 +116,9 @@ class ChannelConsumers:
         arguments = encoded_arguments(method.arguments) if method.arguments else b""
         others = channel.topology.peers.consumers_elsewhere(queue_key, now=True)
         dispatcher = self._dispatchers.open(queue_key)
-        is_exclusive = dispatcher.exclusive or any(each.exclusive for each in others)
+        is_taken = is_exclusive(dispatcher) or any(each.exclusive for each in others)
         is_used = bool(dispatcher.consumers or dispatcher.single_active or others)
-        if is_exclusive or (method.exclusive and is_used):
+        if is_taken or (method.exclusive and is_used):
             self._dispatchers.discard_unused(dispatcher)
             raise AmqpError(ACCESS_REFUSED, f"queue '{name}' in vhost '{vhost}' in exclusive use")
         consumer = AmqpConsumer(
@@ -260,7 +262,7 @@ class ChannelConsumers:
             try:
                 broker.release(queue_key, receipt)
             except (OutOfRoom, StoreError):
-                self._dispatchers.requeue_later(queue_key, receipt)
+                self._dispatchers.hub.requeue_later(queue_key, receipt)
             except OpenQError:
                 pass  # the queue is deleted, and the message with it
 
@@ -281,7 +283,7 @@ class ChannelConsumers:
         queue_key = dispatcher.queue_key
         tag = self._unacked.next_tag
         max_payload = connection.max_frame - FRAME_OVERHEAD
-        count_mode = dispatcher.count_mode
+        count_mode = self._dispatchers.pushed_count_modes.get(queue_key, 0)
         broker = self._channel.broker
         headers = self._content_headers
         routes = consumer.routes

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import OpenQError
 from ..server.buffers import SMALL
+from ..server.dispatcher import QueueDispatcher
+from ..server.serial import SerialRunner, run_now
 from . import methods as m
 from .access import ConnectionAccess
 from .channel import AmqpChannel
 from .channel_context import ChannelContext
 from .channel_publisher import ChannelPublisher
-from .dispatcher import AmqpConsumer, QueueDispatcher
+from .consumer import AmqpConsumer
 from .errors import (
     ACCESS_REFUSED,
     CHANNEL_ERROR,
@@ -46,7 +48,6 @@ from .handshake import (
 )
 from .method_codec import MalformedMethod, UnknownMethod, decode_method, encode_method
 from .publishing import PublishRun, VhostPublisher
-from .serial import SerialRunner, run_now
 from .transport import CLOSED_TRANSPORT, ConnectionTransport
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class AmqpConnection:
         self.argument_bytes = 0  # encoded arguments of its consumers
         # Pending until everything that was read is processed; dicts, because they keep the order.
         self.to_confirm: dict[ChannelPublisher, None] = {}
-        self.to_dispatch: dict[QueueDispatcher, None] = {}
+        self.to_dispatch: dict[QueueDispatcher[AmqpConsumer], None] = {}
         self.run_in_order: Callable[..., None] = (
             SerialRunner(server.context.enter).run if self.broker.storage.waits else run_now
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..amqp_fields import decode_table
-from .dispatcher import AmqpConsumer
+from .consumer import AmqpConsumer
 
 if TYPE_CHECKING:
     from .channel import AmqpChannel

@@ -132,8 +132,8 @@ class AmqpServer:
         if not self._peers.is_single and now_s - self._announced_s >= ANNOUNCE_S:
             self._announced_s = now_s
             self.context.enter(self._refresh_peers)
-        if self.dispatchers.has_requeues:
-            self.context.enter(self.dispatchers.retry_requeues)
+        if self.dispatchers.hub.has_requeues:
+            self.context.enter(self.dispatchers.hub.retry_requeues)
         self._ticker = self.context.loop.call_later(TICK_S, self._tick)
 
     def _check_timeouts(self, connection: AmqpConnection, socket: AmqpSocket, now_s: float) -> None:

@@ -9,7 +9,7 @@ from ..broker.interface import Receipt
 from ..errors import OpenQError, OutOfRoom, StoreError
 from ..model import Delivery
 from .channel_context import ChannelContext
-from .dispatcher import AmqpConsumer
+from .consumer import AmqpConsumer
 from .errors import PRECONDITION_FAILED, AmqpError
 
 # A verb of the broker that settles deliveries of one queue: ack, reject, or nack without a delay.
@@ -101,12 +101,7 @@ class UnackedDeliveries:
             groups.setdefault(queue_key, []).append((delivery.entry.seq, delivery.number))
         self.by_tag.clear()
         for queue_key, receipts in groups.items():
-            try:
-                self._channel.broker.nack(queue_key, receipts, 0)
-            except (OutOfRoom, StoreError):
-                self._channel.server.dispatchers.requeue_later(queue_key, receipts)
-            except OpenQError:
-                pass  # the queue is deleted, or the broker is closed
+            self._channel.server.dispatchers.hub.requeue(queue_key, receipts)
 
 
 def _unknown(tag: int) -> AmqpError:

@@ -1,7 +1,7 @@
 """Runs the work of one connection in order, although each piece may be suspended.
 
-AMQP processes the methods of a connection in the order in which they were sent. While a call of the broker
-is suspended, the loop may bring the next bytes: they wait here.
+AMQP and the WebSocket stream process the frames of a connection in the order in which they were sent. While
+a call of the broker is suspended, the loop may bring the next bytes: they wait here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-log = logging.getLogger("openq.amqp")
+log = logging.getLogger("openq.server")
 
 
 class SerialRunner:

@@ -1,23 +1,23 @@
-"""Distributes the messages of one queue among its AMQP consumers: by priority, in turn, within the prefetch.
+"""Distributes the messages of one queue among consumers that are pushed to: by priority, in turn, within the
+capacity of each. AMQP consumers and subscriptions of the WebSocket stream use it.
 
-All consumers of a queue share one `Waiter` of the broker, so that they take turns message by message even
-when many messages arrive at once. Everything here runs on the loop.
+All consumers of a dispatcher share one `Waiter` of the broker, so that they take turns message by message
+even when many messages arrive at once. Everything here runs on the loop.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from ..broker.interface import Receipt
 from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError, OutOfRoom, QueueNotFound, StoreError
 from ..model import NO_DEADLINE, Delivery
 from ..names import split_name
-from ..server.context import ServerContext
-
-if TYPE_CHECKING:
-    from .delivery_properties import DeliveryRoute
+from .context import ServerContext
 
 MAX_BATCH = 500  # messages taken from the broker at a time
 MAX_BATCHES = 4  # in a row, before the loop runs other work
@@ -25,112 +25,133 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024  # in memory at once; a single message may be 
 UNLIMITED = 1 << 30
 RETRY_S = 0.5
 
-log = logging.getLogger("openq.amqp")
+log = logging.getLogger("openq.server")
 
 
-class ConsumerChannel(Protocol):
-    """The channel of a consumer, as a dispatcher uses it."""
+class PushConsumer(Protocol):
+    """A consumer, as a dispatcher uses it."""
 
-    in_flight: int  # unsettled deliveries of all its consumers
+    label: str  # the name that leases, timelines and metrics show
+    no_ack: bool  # its deliveries are acked when they are sent
+    priority: int
+    is_removed: bool
+    limits_bytes: bool  # it has a limit in bytes: `take` decides about each message
 
     def capacity(self) -> int: ...
+    def reserve(self, count: int) -> None:
+        """Count deliveries that are on their way, until they are settled."""
+
+    def take(self, size: int) -> bool:
+        """Reserve one message of this size if it fits; otherwise the capacity is 0 until one is settled."""
+
+    def cancel(self, deliveries: list[Delivery]) -> None:
+        """Undo `reserve` or `take` for deliveries that are not sent after all."""
+
     def flush(self) -> None: ...
-    def deliver(self, consumer: AmqpConsumer, deliveries: list[Delivery]) -> None: ...
-    def on_queue_deleted(self, consumer: AmqpConsumer) -> None: ...
+    def deliver(self, deliveries: list[Delivery]) -> None: ...
+    def on_queue_deleted(self) -> None: ...
 
 
-class DispatcherHost(Protocol):
-    """The server, as a dispatcher uses it."""
-
-    context: ServerContext
-
-    def deliveries_ready(self, dispatcher: QueueDispatcher, deliveries: list[Delivery]) -> None:
-        """Called with the broker's lock held, in any thread."""
-
-    def remove_dispatcher(self, dispatcher: QueueDispatcher) -> None: ...
-    def requeue_later(self, queue_key: str, receipts: list[Receipt]) -> None: ...
-    def is_leader(self, dispatcher: QueueDispatcher) -> bool:
-        """Whether no other server has an earlier consumer of the queue."""
+C = TypeVar("C", bound=PushConsumer)
 
 
-class AmqpConsumer:
-    __slots__ = (
-        "arguments",
-        "channel",
-        "dispatcher",
-        "exclusive",
-        "is_removed",
-        "label",
-        "no_ack",
-        "prefetch",
-        "priority",
-        "routes",
-        "tag",
-        "unacked",
-    )
+class DispatchHub:
+    """What the dispatchers of a protocol share: the way from the broker's threads to the loop, and messages
+    to be requeued once the store can."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self.context = context
+        self._thread = threading.get_ident()
+        self._ready: list[tuple[Callable[[list[Delivery]], None], list[Delivery]]] = []
+        self._to_requeue: list[tuple[str, list[Receipt]]] = []
+
+    def start(self) -> None:
+        """Call it on the loop's thread."""
+        self._thread = threading.get_ident()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._ready
+
+    def deliveries_ready(self, then: Callable[[list[Delivery]], None], deliveries: list[Delivery]) -> None:
+        """Called by the broker with its lock held, in any thread: `then` gets them on the loop."""
+        if threading.get_ident() != self._thread:
+            try:
+                self.context.loop.call_soon_threadsafe(self.context.enter, then, deliveries)
+            except RuntimeError:
+                pass  # the loop is closed; a restart requeues what connections had in flight
+            return
+        if not self._ready:
+            self.context.loop.call_soon(self._pass_on_ready)
+        self._ready.append((then, deliveries))
+
+    def _pass_on_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        for then, deliveries in ready:
+            self.context.enter(then, deliveries)
+
+    def requeue_later(self, queue_key: str, receipts: list[Receipt]) -> None:
+        """Requeue messages without a consumer later: the disk is full, or Redis is unreachable."""
+        self._to_requeue.append((queue_key, receipts))
+
+    @property
+    def has_requeues(self) -> bool:
+        return bool(self._to_requeue)
+
+    def retry_requeues(self) -> None:
+        pending, self._to_requeue = self._to_requeue, []
+        for queue_key, receipts in pending:
+            self.requeue(queue_key, receipts)
+
+    def requeue(self, queue_key: str, receipts: list[Receipt]) -> None:
+        """Return deliveries whose consumer is gone: at once, in their order, and counted as deliveries."""
+        try:
+            self.context.broker.nack(queue_key, receipts, 0)
+        except (OutOfRoom, StoreError):
+            self._to_requeue.append((queue_key, receipts))
+        except OpenQError:
+            pass  # the queue is deleted, or the broker is closed
+
+
+class QueueDispatcher(Generic[C]):
+    """One queue with consumers that have the same lease and the same filter by type.
+
+    `single_active`: only the first consumer gets messages, on the server for which `is_leader` is true.
+    """
 
     def __init__(
         self,
-        channel: ConsumerChannel,
-        dispatcher: QueueDispatcher,
-        tag: str,
-        label: str,
+        hub: DispatchHub,
+        queue_key: str,
         *,
-        no_ack: bool,
-        exclusive: bool,
-        priority: int,
-        prefetch: int,
-        arguments: bytes,
+        shared_label: str,
+        on_unused: Callable[[QueueDispatcher[C]], None],
+        lease_ms: int | None = NO_DEADLINE,
+        types: frozenset[str] | None = None,
+        single_active: bool = False,
+        is_leader: Callable[[QueueDispatcher[C]], bool] | None = None,
     ) -> None:
-        self.channel = channel
-        self.dispatcher = dispatcher
-        self.tag = tag
-        self.label = label
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.priority = priority
-        self.prefetch = prefetch  # 0: unlimited
-        self.arguments = arguments  # encoded: a decoded table may take 30 times the memory
-        self.unacked = 0
-        self.is_removed = False
-        self.routes: dict[tuple[str, str] | None, DeliveryRoute] = {}
-
-    def capacity(self) -> int:
-        if self.no_ack:
-            return UNLIMITED if self.channel.capacity() else 0
-        own = self.prefetch - self.unacked if self.prefetch else UNLIMITED
-        return min(own, self.channel.capacity()) if own > 0 else 0
-
-    def reserve(self, count: int) -> None:
-        """Count deliveries that are on their way, until they are settled."""
-        if not self.no_ack:
-            self.unacked += count
-            self.channel.in_flight += count
-
-
-class QueueDispatcher:
-    """One queue with AMQP consumers."""
-
-    def __init__(self, host: DispatcherHost, queue_key: str, single_active: bool) -> None:
-        self.context = host.context
-        self._host = host
+        self.context = hub.context
+        self._hub = hub
+        self._shared_label = shared_label
+        self._on_unused = on_unused
+        self._is_leader = is_leader
         self.queue_key = queue_key
         self.account, self.queue = split_name(queue_key)
         self.single_active = single_active
         self.since_ms = 0  # when the first consumer was added
-        self.consumers: list[AmqpConsumer] = []  # by priority, then by age
-        self._single_active: AmqpConsumer | None = None  # set if `single_active`
-        self.count_mode = 0  # see `delivery_properties`
+        self.consumers: list[C] = []  # by priority, then by age
+        self._single_active: C | None = None  # set if `single_active`
         self._next_index = 0
         self._is_waiting = False
         self._is_loading = False
         self._is_retrying = False
-        self._unrecorded_acks: list[Receipt] = []  # of no-ack deliveries; the store is told later
+        self._unrecorded_acks: list[Receipt] = []  # of no-ack deliveries; recorded later
         self._is_dispatching = self._is_requested = False  # see `dispatch`
         self._is_limited_by_bytes = False  # the ready messages exceed MAX_BATCH_BYTES
-        self._waiter = Waiter(1, NO_DEADLINE, None, None, self._on_served)
+        self._waiter = Waiter(1, lease_ms, None, types, self._on_served)
 
-    def add(self, consumer: AmqpConsumer) -> None:
+    def add(self, consumer: C) -> None:
         at = len(self.consumers)
         if not at:
             self.since_ms = self.context.now_ms()
@@ -138,7 +159,7 @@ class QueueDispatcher:
             at -= 1
         self.consumers.insert(at, consumer)
 
-    def remove(self, consumer: AmqpConsumer) -> None:
+    def remove(self, consumer: C) -> None:
         consumer.is_removed = True
         self.consumers.remove(consumer)
         if consumer is self._single_active:
@@ -146,20 +167,16 @@ class QueueDispatcher:
         if not self.consumers:
             self._stop_waiting()
 
-    @property
-    def exclusive(self) -> bool:
-        return len(self.consumers) == 1 and self.consumers[0].exclusive
-
-    def _active_consumers(self) -> list[AmqpConsumer]:
+    def _active_consumers(self) -> list[C]:
         if not self.single_active:
             return self.consumers
-        if not self._host.is_leader(self):
+        if self._is_leader is not None and not self._is_leader(self):
             return []
         if self._single_active is None and self.consumers:
             self._single_active = self.consumers[0]  # until it is removed, whatever priority others have
         return [] if self._single_active is None else [self._single_active]
 
-    def is_active(self, consumer: AmqpConsumer) -> bool:
+    def is_active(self, consumer: C) -> bool:
         return not self.single_active or consumer is self._single_active
 
     def _capacity(self) -> int:
@@ -206,7 +223,7 @@ class QueueDispatcher:
             if capacity > 0 and taken:
                 # Whether a client has capacity is known only after a write.
                 for consumer in self._active_consumers():
-                    consumer.channel.flush()
+                    consumer.flush()
                 capacity = self._capacity()
             if capacity <= 0:
                 self._stop_waiting()
@@ -215,7 +232,9 @@ class QueueDispatcher:
                 self._waiter.limit = capacity
                 return
             self._waiter.limit = min(capacity, self._batch_limit())
-            self._waiter.consumer = self.consumers[0].label if len(self.consumers) == 1 else "amqp"
+            self._waiter.consumer = (
+                self.consumers[0].label if len(self.consumers) == 1 else self._shared_label
+            )
             self._is_waiting = True
             try:
                 deliveries = self.context.broker.add_waiter(self.queue_key, self._waiter)
@@ -268,7 +287,7 @@ class QueueDispatcher:
 
     def _on_served(self, deliveries: list[Delivery]) -> None:
         """Called with the broker's lock held, in any thread."""
-        self._host.deliveries_ready(self, deliveries)
+        self._hub.deliveries_ready(self.on_deliveries, deliveries)
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         self._is_waiting = False
@@ -313,32 +332,36 @@ class QueueDispatcher:
         if len(consumers) == 1:
             consumer = consumers[0]
             count = max(0, min(consumer.capacity(), len(deliveries)))
+            if consumer.limits_bytes:
+                count = _count_taken(consumer, deliveries[:count])
+            elif count:
+                consumer.reserve(count)
             rest = deliveries[count:]
             if count:
-                consumer.reserve(count)
                 self._deliver(consumer, deliveries[:count] if rest else deliveries)
             return rest
         rest = []
-        shares: dict[AmqpConsumer, list[Delivery]] = {}
+        shares: dict[C, list[Delivery]] = {}
         for at, delivery in enumerate(deliveries):
             chosen = self._next_consumer(consumers, shares)
+            while chosen is not None and chosen.limits_bytes and not chosen.take(delivery.entry.size):
+                chosen = self._next_consumer(consumers, shares)
             if chosen is None:
                 rest = deliveries[at:]
                 break
             shares.setdefault(chosen, []).append(delivery)
             if chosen.label != delivery.consumer:
                 delivery.consumer = chosen.label
-            chosen.reserve(1)
+            if not chosen.limits_bytes:
+                chosen.reserve(1)
         for consumer, share in shares.items():
             self._deliver(consumer, share)
         return rest
 
-    def _next_consumer(
-        self, consumers: list[AmqpConsumer], shares: dict[AmqpConsumer, list[Delivery]]
-    ) -> AmqpConsumer | None:
+    def _next_consumer(self, consumers: list[C], shares: dict[C, list[Delivery]]) -> C | None:
         """The consumer with capacity that has the highest priority; among equals, in turn."""
         count = len(consumers)
-        best: AmqpConsumer | None = None
+        best: C | None = None
         best_at = 0
         for step in range(count):
             at = (self._next_index + step) % count
@@ -353,17 +376,18 @@ class QueueDispatcher:
             self._next_index = best_at + 1
         return best
 
-    def _deliver(self, consumer: AmqpConsumer, deliveries: list[Delivery]) -> None:
+    def _deliver(self, consumer: C, deliveries: list[Delivery]) -> None:
         broker = self.context.broker
         try:
             readable = broker.load(deliveries)
         except OpenQError as error:
-            consumer.reserve(-len(deliveries))
+            consumer.cancel(deliveries)
             self._requeue(deliveries)
             self._retry_later(error)
             return
         if len(readable) < len(deliveries):  # the others are set aside
-            consumer.reserve(len(readable) - len(deliveries))
+            kept = set(map(id, readable))
+            consumer.cancel([each for each in deliveries if id(each) not in kept])
             deliveries = readable
         if consumer.no_ack and deliveries and broker.storage.waits:
             self._unrecorded_acks += [(each.entry.seq, each.number) for each in deliveries]
@@ -375,7 +399,7 @@ class QueueDispatcher:
                 self._retry_later(error)
                 return
         if deliveries:
-            consumer.channel.deliver(consumer, deliveries)
+            consumer.deliver(deliveries)
 
     def _record_acks(self) -> None:
         """Ack no-ack deliveries. If the store fails now, they are delivered again rather than lost."""
@@ -393,13 +417,20 @@ class QueueDispatcher:
         try:
             self.context.broker.release(self.queue_key, receipts)
         except (OutOfRoom, StoreError):
-            self._host.requeue_later(self.queue_key, receipts)
+            self._hub.requeue_later(self.queue_key, receipts)
         except OpenQError:
             pass  # the queue is deleted, or the broker is closed
 
     def close(self) -> None:
         """The queue is deleted: cancel its consumers."""
-        self._host.remove_dispatcher(self)
+        self._on_unused(self)
         for consumer in list(self.consumers):
             self.remove(consumer)
-            consumer.channel.on_queue_deleted(consumer)
+            consumer.on_queue_deleted()
+
+
+def _count_taken(consumer: PushConsumer, deliveries: list[Delivery]) -> int:
+    for at, delivery in enumerate(deliveries):
+        if not consumer.take(delivery.entry.size):
+            return at
+    return len(deliveries)
