@@ -111,6 +111,7 @@ RECORDS = {
     "exchange": record(r.EXCHANGE, st.dictionaries(texts, values, max_size=3)),
     "checkpoint": record(r.CHECKPOINT, st.dictionaries(texts, values, max_size=3)),
     "mark": record(r.MARK, texts, texts, times, times, st.booleans(), times),
+    "event": record(r.EVENT, texts, texts, st.dictionaries(texts, values, max_size=3)),
     "schedule": record(r.SCHEDULE, texts, texts, st.dictionaries(texts, values, max_size=3)),
 }
 WITH_CONTENT = ("publish", "route", "edit", "copy")

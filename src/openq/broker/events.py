@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 # Of messages.
 PUBLISHED = "published"
-DELIVERED = "delivered"  # detail: consumer, until_ms (0: while it is connected), delivery
+DELIVERED = "delivered"  # detail: consumer, until_ms (0: while it is connected)
 ACKED = "acked"
 NACKED = "nacked"  # detail: reason, due_ms (0: at once)
 RELEASED = "released"  # its consumer disconnected before it saw the message
-LEASE_EXPIRED = "lease_expired"
+LEASE_EXPIRED = "lease_expired"  # detail: due_ms (0: at once)
 EXTENDED = "extended"  # detail: until_ms
 DEAD_LETTERED = "dead_lettered"  # detail: to, why (max_receives, rejected, expired, overflow), reason
 REDRIVEN = "redriven"  # detail: to
@@ -35,9 +35,9 @@ REMOVED = "removed"  # detail: why (overflow, cancelled, rejected, max_receives,
 EDITED = "edited"
 RESCHEDULED = "rescheduled"  # detail: due_ms
 # Of queues; they have no message id.
-PURGED = "purged"
-QUEUE_CREATED = "queue_created"  # detail: settings
-QUEUE_CHANGED = "queue_changed"  # detail: settings, the new ones
+PURGED = "purged"  # detail: keeps_in_flight
+QUEUE_CREATED = "queue_created"  # detail: settings, those that differ from the defaults
+QUEUE_CHANGED = "queue_changed"  # detail: settings, the new ones that differ from the defaults
 QUEUE_DELETED = "queue_deleted"
 # Of consumers and of the server.
 CONSUMER_JOINED = "consumer_joined"  # detail: consumer, protocol
@@ -98,7 +98,11 @@ class EventFilter:
             options = None if event.message is None else event.message.options
             if options is None or options.type not in self.types:
                 return False
-        return self.accepts_queue(event.queue)
+        if self.accepts_queue(event.queue):
+            return True
+        # A message that moves is an event of both queues.
+        to = event.detail.get("to")
+        return to is not None and self.accepts_queue(to)
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ names come in roles, so that a function can ask for the role it needs:
     Exchanges    `broker.exchanges`: exchanges, bindings, routes
 
 Other parts have one name each: `admin` (change queued messages), `cluster` (what the servers share),
-`history` (files and tables of the past), `kv` (key-values), `schedules` (cron and intervals), `staging`,
-`subscriptions`, `cursors` (data pipelines), `damage`.
+`events` (what happened), `history` (files and tables of the past), `kv` (key-values), `schedules` (cron and
+intervals), `staging`, `subscriptions`, `cursors` (data pipelines), `damage`.
 
 Each role extends that of the library (`LibraryQueues`, ...), which a broker behind a server offers too.
 

@@ -66,8 +66,8 @@ class RecordDescriber:
             }
             if record[2]:
                 head["queue"] = self._name(record[2])
-            # In a delivery this field is the delivery's number; its messages are listed.
-            if record[3] and record[0] != r.DELIVER:
+            # In a delivery this field is the delivery's number, of a queue it is a flag.
+            if record[3] and record[0] not in (r.DELIVER, r.QUEUE):
                 head["seq"] = record[3]
             return {**head, **self._details(record)}
         except Exception as error:
@@ -131,6 +131,8 @@ class RecordDescriber:
                 operation, name, value = rest
                 fields = {key: each for key, each in (value or {}).items() if key not in ("name", "body")}
                 return {"operation": operation, "schedule": name, **fields}
+            case r.EVENT:
+                return {"event": rest[0], "queue": rest[1], "detail": rest[2]}
             case r.CHECKPOINT:
                 state = rest[0]
                 return {"queues": sorted(row[1] for row in state["queues"]), "next_seq": state["seq"]}

@@ -210,7 +210,7 @@ class Engine:
         if queue.settings.fifo != settings.fifo:
             raise InvalidSetting(f"queue {name!r}: fifo cannot be changed; create another queue and move")
         if queue.settings != settings:
-            self.log_record((QUEUE, now_ms, queue.number, 0, name, settings.to_json(), queue.created_ms))
+            self.log_record((QUEUE, now_ms, queue.number, 1, name, settings.to_json(), queue.created_ms))
             self.apply_settings(queue, settings, now_ms)
             self.dead_letters.overflow(queue, now_ms)
         return queue

@@ -35,7 +35,7 @@ PURGE = 10  # the sequence field is 1 if messages in flight are kept
 EDIT = 11  # sent_ms, encoding, body, properties, options
 RESCHEDULE = 12  # due_ms
 COPY = 13  # sent_ms, encoding, body, properties, options   a live message rewritten to free an old segment
-QUEUE = 14  # name, settings as JSON, created_ms
+QUEUE = 14  # name, settings as JSON, created_ms   the sequence field is 1 if the queue existed
 UNQUEUE = 15
 EXCHANGE = 16  # operation as JSON
 CHECKPOINT = 17  # all queues, exchanges and counters as JSON: first record of each segment
@@ -45,6 +45,7 @@ MARK = 20  # job, owner, batch, rows, whether they are all, rejected   see progr
 SCHEDULE = 21  # operation, name, document or changes as JSON   see schedules.py
 KV_PUT = 22  # bucket, ((key, version, changed_ms, expires_ms, value), ...)   see key_values.py
 KV_DELETE = 23  # bucket, keys
+EVENT = 24  # name, queue key, detail as JSON   consumers and alerts: for readers of events, no state
 ITEMS = (ITEM, ITEM_WITH_METADATA)
 
 KIND_NAMES = {
@@ -69,6 +70,7 @@ KIND_NAMES = {
     KV_PUT: "values put",
     KV_DELETE: "values deleted",
     SCHEDULE: "schedule",
+    EVENT: "event",
 }
 
 # Why a message returned to its queue.
@@ -628,6 +630,7 @@ _ENCODERS = {
     KV_PUT: _encode_values,
     KV_DELETE: _encode_keys,
     SCHEDULE: _encode_json,
+    EVENT: _encode_json,
 }
 
 
@@ -682,7 +685,7 @@ def decode(data: bytes) -> Record:
     if kind in (EDIT, COPY):
         (sent_ms,) = _U64.unpack_from(data, position)
         return (*head, sent_ms, encoding, *_unpack_content(data, position + 8, flags))
-    if kind in (QUEUE, EXCHANGE, CHECKPOINT, MARK, SCHEDULE):
+    if kind in (QUEUE, EXCHANGE, CHECKPOINT, MARK, SCHEDULE, EVENT):
         return (*head, *unpack_value(data[position:]))
     if kind == KV_PUT:
         return (*head, *_unpack_values(data, position))

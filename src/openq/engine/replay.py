@@ -24,6 +24,7 @@ from .records import (
     DEAD_LETTER_NAMES,
     DELIVER,
     EDIT,
+    EVENT,
     EXCHANGE,
     EXTEND,
     KV_DELETE,
@@ -295,6 +296,10 @@ def _checkpoint(engine: Engine, record: Record, location: int) -> None:
             _adopt(engine, known, name, settings, created_ms, record[1])
 
 
+def _nothing(engine: Engine, record: Record, location: int) -> None:
+    """An event changes no state."""
+
+
 def _adopt(
     engine: Engine, queue: QueueState, name: str, settings: dict[str, Any], created_ms: int, now_ms: int
 ) -> None:
@@ -333,6 +338,7 @@ _WITHOUT_QUEUE: dict[int, Callable[[Engine, Record, int], None]] = {
     KV_PUT: _put_values,
     KV_DELETE: _delete_values,
     SCHEDULE: _schedule,
+    EVENT: _nothing,
 }
 _APPLY: dict[int, Callable[[Engine, QueueState, Record, int], None]] = {
     PUBLISH: _publish,

@@ -47,6 +47,7 @@ from openq.journal.reader import RecordReader
 from openq.journal.recovery import Recovered, damaged_end, recover, unreadable
 from openq.journal.scan import Block, SegmentScan, segment_path
 from openq.journal.segments import SegmentInfo
+from openq.journal.tail import RecordTail
 from openq.journal.writer import MIN_SEGMENT, GroupCommitWriter
 
 log = logging.getLogger("openq.journal")
@@ -249,6 +250,15 @@ class Journal(GroupCommitWriter):
         if segment is None:
             raise HistoryUnavailable(f"segment {number} of the journal is not kept (any more)")
         return segment.path
+
+    def tail(self, location: int, damaged: Callable[[JournalDamaged], None]) -> RecordTail:
+        """A reader of the durable records at and after a location. Damage is reported and skipped."""
+        return RecordTail(self._io, self._salt, self._durable_view, location, damaged)
+
+    def _durable_view(self) -> tuple[dict[int, SegmentFile], int]:
+        # In this order: a segment is listed before a location in it is durable.
+        durable = self.durable_location
+        return ({} if self._closing else self._segments), durable
 
     def replay(
         self, start_location: int = 0, damaged: Callable[[JournalDamaged], None] | None = None

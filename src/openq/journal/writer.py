@@ -88,6 +88,8 @@ class GroupCommitWriter:
         self.first_record: Callable[[], bytes] | None = None  # makes the first record of each new segment
         self.group = 1
         self.durable_location = 0
+        # Called after every commit, in the thread that made it; replaced, never modified.
+        self.commit_listeners: tuple[Callable[[], None], ...] = ()
         self._io = io
         self._now_ms = now_ms
         self._salt = salt
@@ -615,6 +617,7 @@ class GroupCommitWriter:
                 self.durable_location = last.origin + len(last.buffer) + BLOCK_BYTES
                 self._live = _beyond(self._live, last.origin)
                 group.blocks = []
+                group.callbacks.extend(self.commit_listeners)
             if not group.callbacks and not group.waiters:
                 self._release()
                 return

@@ -1,8 +1,8 @@
 """The broker in this process: composes the engine, a journal, waiters, a ticker and housekeeping.
 
 This file holds queues and the message operations. The parts do the rest: `inspect` (inspector.py), `admin`
-(message_admin.py), `exchanges`, `schedules`, `kv` (key_values.py), `cursors`, `subscriptions`, `staging`,
-`importer`. They share `core.py`.
+(message_admin.py), `exchanges`, `schedules`, `kv` (key_values.py), `events` (event_log.py), `cursors`,
+`subscriptions`, `staging`, `importer`. They share `core.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ..metrics import Family
 from ..model import Delivery, DeliveryOptions, Draft, Properties, QueueSettings
 from .commits import CommitNotifier, MemorySession
 from .core import BrokerCore
+from .event_log import LocalEvents
 from .exchanges import LocalExchanges
 from .history_source import history_source
 from .housekeeping import Housekeeper
@@ -116,6 +117,7 @@ class LocalBroker:
         self.history = history_source(journal)
         core.engine.key_values.max_bytes = max_kv_bytes
         self.kv = LocalKeyValues(core)
+        self.events = LocalEvents(core)
         self.schedules = LocalSchedules(core, runs=runs_schedules)
         data_path, io = (None, None) if journal is None else (journal.path, journal.io)
         self.cursors = LocalCursors(StateFile(data_path, "cursors.json", io), journal, self.now_ms)
@@ -166,10 +168,11 @@ class LocalBroker:
 
     def delete(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         with self._lock, self._guard:
-            self._core.queue(queue)
+            number = self._core.queue(queue).number
             count = self._engine.delete_queue(
                 queue, self._core.now_ms(), if_empty=if_empty, if_unused=if_unused
             )
+            self._core.keep_deleted_name(number, queue)
             self._core.end_change()
         self.subscriptions.drop_orphans()
         return count

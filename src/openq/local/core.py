@@ -48,6 +48,7 @@ from .unreadable import UnreadableMessages, unloaded
 MEMORY_RECORDS = 30_000  # history without a disk: about ten thousand messages
 MEMORY_BYTES = 16 << 20
 SETTINGS_BYTES = 1024  # approximate size of the record of a queue, an exchange or a binding
+MAX_DELETED_NAMES = 10_000
 LARGE_BODY = 4096  # bodies of this size and more are counted against MEMORY_BYTES one by one
 
 _RETRY_MS = 200
@@ -76,14 +77,15 @@ class BrokerCore:
         data_path, io = (None, None) if journal is None else (journal.path, journal.io)
         self.damage = DamageRegister(StateFile(data_path, "damage.json", io))
         self.unreadable = UnreadableMessages(self)
-        self._memory: deque[Record] = deque(maxlen=MEMORY_RECORDS)
+        self.memory_records: deque[Record] = deque(maxlen=MEMORY_RECORDS)
+        self.deleted_names: dict[int, str] = {}  # of the last deleted queues, by number: events name them
         self._large_bytes = 0
         if journal is None:
             self.lock = threading.Lock()
             self.clock: Clock = clock or SystemClock()
-            self.history = MemoryHistory(self._memory)
+            self.history = MemoryHistory(self.memory_records)
             # A bare append returns None, which the engine takes for "nowhere on disk".
-            self.engine.log = self._memory.append
+            self.engine.log = self.memory_records.append
         else:
             self._open(journal, clock)
         self.now_ms = self.clock.now_ms
@@ -158,6 +160,11 @@ class BrokerCore:
             raise self.halted or Closed()
         return self.engine.queue(name)
 
+    def keep_deleted_name(self, number: int, name: str) -> None:
+        self.deleted_names[number] = name
+        if len(self.deleted_names) > MAX_DELETED_NAMES:
+            del self.deleted_names[next(iter(self.deleted_names))]
+
     def require_room(self, size: int) -> None:
         """Lock held. Publishing is the first operation that stops when the disk is full."""
         if self.journal is not None and not self.journal.can_publish(size + 256):
@@ -180,7 +187,7 @@ class BrokerCore:
         self._large_bytes += size
         if self._large_bytes > MEMORY_BYTES:
             # Count again: records that the deque dropped by itself were never subtracted.
-            memory = self._memory
+            memory = self.memory_records
             held = sum(map(_large_bytes, memory)) + size
             while held > MEMORY_BYTES * 3 // 4 and memory:
                 held -= _large_bytes(memory.popleft())
