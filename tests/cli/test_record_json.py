@@ -185,6 +185,10 @@ CASES: dict[str, tuple[r.Record, dict[str, object]]] = {
         (r.SCHEDULE, NOW_MS, 0, 0, "delete", "s", None),
         {"kind": "schedule", "operation": "delete", "schedule": "s"},
     ),
+    "event": (
+        (r.EVENT, NOW_MS, 0, 0, "consumer_joined", "a", {"consumer": "c"}),
+        {"kind": "event", "event": "consumer_joined", "queue": "a", "detail": {"consumer": "c"}},
+    ),
     "values": (
         (r.KV_PUT, NOW_MS, 0, 0, "b", (("k", 3, NOW_MS, NOW_MS + 1500, b"hi"), ("l", 4, NOW_MS, 0, b""))),
         {
