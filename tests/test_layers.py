@@ -23,12 +23,12 @@ PROTOCOLS = ["sqs", "amqp", "rest"]
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
     ["errors", "_version", "clock", "names"],
-    ["limits"],
+    ["limits", "http_text"],
     ["amqp_fields", "packed", "cron"],
     ["properties"],
     ["model"],
     ["engine", "auth", "metrics", "parsing"],
-    ["settings", "schedule_tables"],
+    ["settings", "schedule_tables", "webhook_tables"],
     ["config"],
     ["journal"],
     ["history"],
@@ -37,6 +37,7 @@ LAYERS = [
     ["local"],
     ["redis"],
     ["server", "client"],
+    ["webhooks"],
     PROTOCOLS,
     ["openq", "aio"],
     ["pipeline", "server.app", "sample", "worker"],

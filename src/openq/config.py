@@ -24,6 +24,7 @@ from .parsing import (
     one_of,
     read_amqp_port,
     read_flag,
+    read_hosts,
     read_int,
     read_names,
     read_port_or_off,
@@ -35,6 +36,7 @@ from .parsing import (
 )
 from .schedule_tables import SCHEDULE_KEYS
 from .settings import SETTINGS, TABLE_KEYS, merge_settings, suggestion
+from .webhook_tables import WEBHOOK_KEYS, shown_webhook
 
 DEFAULT_FILE = "openq.toml"
 DEFAULT_PORT = 9324
@@ -163,6 +165,11 @@ KEYS: dict[str, Key] = {
         "maximum memory for key-values, over all buckets; not for Redis, which has its own limit",
         "SIZE",
     ),
+    "webhook_allow": Key(
+        read_hosts,
+        "host names, addresses and networks that webhooks may reach besides public addresses",
+        "NAMES",
+    ),
 }
 
 
@@ -206,11 +213,14 @@ class Config:
     segment_bytes: int = 64 * _MIB
     history_bytes: int = _GIB
     max_kv_bytes: int = 256 * _MIB
+    webhook_allow: tuple[str, ...] = ()
     # Queues of the default account to be there from the start: name -> settings by the names of
     # `QueueSettings`, only what was named; see `merge_settings`.
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Schedules of the default account: name -> fields of `openq.broker.schedules.Schedule`.
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Webhooks of the default account: name -> fields of `openq.webhooks.model.Webhook`, and its secret.
+    webhooks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     origins: Mapping[str, str] = field(default_factory=dict)
     file: str | None = None  # the file that was read
 
@@ -244,6 +254,10 @@ class Config:
         rows += [
             (f"schedules.{toml_key(name)}", dict(named), self.origin("schedules"))
             for name, named in self.schedules.items()
+        ]
+        rows += [
+            (f"webhooks.{toml_key(name)}", shown_webhook(named), self.origin("webhooks"))
+            for name, named in self.webhooks.items()
         ]
         return rows
 
@@ -293,6 +307,7 @@ def load(
     origins: dict[str, str] = {}
     queues: dict[str, dict[str, Any]] = {}
     schedules: dict[str, dict[str, Any]] = {}
+    webhooks: dict[str, dict[str, Any]] = {}
     ranks: dict[str, int] = {}
 
     def take(key: str, value: object, origin: str, rank: int) -> None:
@@ -309,10 +324,13 @@ def load(
             elif key == "schedules":
                 schedules = _read_tables(value, path, "schedule", "tidy", _schedule_fields)
                 origins["schedules"] = f"{path}: schedules"
+            elif key == "webhooks":
+                webhooks = _read_tables(value, path, "webhook", "shop", _webhook_fields)
+                origins["webhooks"] = f"{path}: webhooks"
             elif key in KEYS:
                 take(key, value, f"{path}: {key}", 1)
             else:
-                known = [*KEYS, "queues", "schedules"]
+                known = [*KEYS, "queues", "schedules", "webhooks"]
                 raise ConfigError(f"{path}: unknown key {key!r}{suggestion(key, known)}")
     for name, text in (environ or {}).items():
         if not name.startswith("OPENQ_") or not text:
@@ -347,6 +365,7 @@ def load(
         **values,
         queues=MappingProxyType({name: MappingProxyType(named) for name, named in queues.items()}),
         schedules=MappingProxyType({name: MappingProxyType(named) for name, named in schedules.items()}),
+        webhooks=MappingProxyType({name: MappingProxyType(named) for name, named in webhooks.items()}),
         origins=MappingProxyType(origins),
         file=None if file is None else os.fspath(file),
     )
@@ -453,6 +472,33 @@ def _schedule_fields(table: Mapping[str, object], where: str) -> dict[str, Any]:
     return fields
 
 
+def _webhook_fields(table: Mapping[str, object], where: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in WEBHOOK_KEYS:
+            raise ConfigError(f"{where}: a webhook has no key {key!r}{suggestion(key, WEBHOOK_KEYS)}")
+        name, read = WEBHOOK_KEYS[key]
+        # A wrong secret is not repeated.
+        fields[name] = (
+            _read(read, value, f"{where}: {key}")
+            if name != "secret"
+            else _read_hidden(read, value, f"{where}: {key}")
+        )
+    if "url" not in fields:
+        raise ConfigError(f'{where}: the URL is missing, such as url = "https://example.com/hook"')
+    if ("queue" in fields) == ("events" in fields):
+        raise ConfigError(f"{where}: give either queue or events")
+    return fields
+
+
+def _read_hidden(read: Callable[[object], Any], value: object, origin: str) -> Any:
+    """Like `_read`, for a value that an error must not show."""
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ConfigError(f"{origin} must be {error}") from None
+
+
 def find_file(environ: Mapping[str, str], given: str | None = None) -> str | None:
     """The file to read: the given one, else `openq.toml` in the working directory if it exists."""
     named = given or environ.get("OPENQ_CONFIG")
@@ -506,6 +552,12 @@ def commented_file() -> str:
         '#cron = "0 7 * * mon-fri"',
         '#timezone = "Europe/Berlin"',
         '#body = "make the report"',
+        "",
+        "# Messages that the server sends to a URL. Each table is declared at every start.",
+        "#[webhooks.shop]",
+        '#queue = "orders"',
+        '#url = "https://example.com/hook"',
+        '#mode = "json"',
         "",
     ]
     return "\n".join(lines)

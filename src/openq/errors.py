@@ -133,6 +133,14 @@ class KvConflict(OpenQError):
         self.current = current
 
 
+class WebhookNotFound(OpenQError):
+    code = "webhook_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"webhook {name!r} does not exist")
+        self.name = name
+
+
 class ScheduleNotFound(OpenQError):
     code = "schedule_not_found"
 

@@ -141,6 +141,21 @@ def read_names(value: object) -> tuple[str, ...]:
     raise ValueError("names, as a list in the file and with commas between them elsewhere")
 
 
+def read_hosts(value: object) -> tuple[str, ...]:
+    """Host names, addresses and networks."""
+    names = read_names(value)
+    if any("/" in name for name in names):
+        from ipaddress import ip_network  # imported only if there is a network
+
+        for name in names:
+            if "/" in name:
+                try:
+                    ip_network(name)
+                except ValueError:
+                    raise ValueError("names, addresses and networks such as 10.0.0.0/8") from None
+    return names
+
+
 def one_of(*words: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and value.strip().lower() in words:

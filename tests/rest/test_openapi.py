@@ -28,6 +28,7 @@ NAMES = {
     **dict.fromkeys(("queue", "exchange", "id", "user", "name", "job", "part", "bucket", "key"), "fuzz"),
     **dict.fromkeys(("number", "batch"), "1"),
     "schedule": "fuzz",
+    "webhook": "fuzz",
 }
 
 ROWS = "application/x-openq-rows"
@@ -111,6 +112,7 @@ def test_generated_requests_get_answers_as_described(fuzzed: Served, operation: 
             client.put("/exchanges/fuzz", {})
             client.post("/queues/fuzz/messages", {"id": "fuzz", "payload": {"a": [1]}})
             client.put("/schedules/fuzz", {"queue": "fuzz", "payload": "x", "every": 3600})
+            client.put("/webhooks/fuzz", {"queue": "fuzz", "url": "http://127.0.0.1:9/"})
             client.post("/kv/fuzz/put", {"puts": [{"key": "fuzz", "value": "AA=="}]})
             for name in case.path_parameters or {}:
                 case.path_parameters[name] = NAMES[name]

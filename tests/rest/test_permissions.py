@@ -92,6 +92,8 @@ BODIES: dict[str, Any] = {
     "POST exchanges/{exchange}/publish": {"payload": "x"},
     "POST bindings": {"source": QUEUE, "destination": QUEUE},
     "DELETE bindings": {"source": QUEUE, "destination": QUEUE},
+    "PUT webhooks/{webhook}": {"queue": QUEUE, "url": "https://192.0.2.1/"},  # refused, but only afterwards
+    "POST webhooks/{webhook}/replay": {"since": 0},
     "PUT schedules/{schedule}": {"queue": QUEUE, "payload": "x", "every": 3600},
     "POST pipeline/subscriptions/{name}/batches": {"queue": QUEUE},
     "POST pipeline/subscriptions/{name}/ack": {"through": 1},
@@ -110,7 +112,9 @@ def ask(client: Client, route: Route, queue: str = QUEUE) -> Answer:
     """With everything valid, so that only the permission decides; nothing that the others need is removed."""
     path = route.path.replace("{queue}", queue).replace("{exchange}", queue).replace("{bucket}", queue)
     if route.scope == "body":
-        path = path.replace("{name}", queue).replace("{schedule}", "declared")
+        path = (
+            path.replace("{name}", queue).replace("{schedule}", "declared").replace("{webhook}", "declared")
+        )
     path = "/" + re.sub(r"\{\w+\}", "unknown", path)
     if route.scope == "query":
         path += f"?queue={queue}"
@@ -167,10 +171,8 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
             assert bool(visible) <= allowed(route, role, own, account), who
             if route.path in ("queues", "exchanges"):
                 assert bool(visible) is allowed(route, role, own, account), who
-        elif route.scope in ("task", "worker"):
+        elif route.scope in ("task", "worker") or route.scope in ("schedule", "webhook"):
             assert answer.code == f"{route.scope}_not_found", who
-        elif route.scope == "schedule":
-            assert answer.code == "schedule_not_found", who
         elif route.scope == "subscription":
             # Where there is none, nothing is to be done: whoever asks learns that and no more.
             does_nothing = route.path.endswith(("/ack", "/extend"))

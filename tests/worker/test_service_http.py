@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from openq import OpenQ
-from openq.worker.http_runner import HttpHandler, check_url, retry_delay
+from openq.http_text import retry_after_s
+from openq.worker.http_runner import HttpHandler, check_url
 from openq.worker.options import ServiceOptions
+from tests.http_endpoint import Endpoint, answer, serve_endpoint
 from tests.serving import Served, served
 from tests.waiting import until
 from tests.worker.service import worker
-
-Respond = Callable[[BaseHTTPRequestHandler], None]
-
-
-@dataclass
-class Endpoint:
-    """A real HTTP server whose answers a test decides."""
-
-    respond: Respond
-    seen: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-    released: threading.Event = field(default_factory=threading.Event)
-    url: str = ""
 
 
 @pytest.fixture(scope="module")
@@ -48,35 +36,8 @@ def jobs(server: Served, request: pytest.FixtureRequest) -> Iterator[OpenQ]:
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    found = Endpoint(lambda handler: answer(handler, 200))
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            found.seen.append((self.path, dict(self.headers), body))
-            found.respond(self)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found.url = f"http://127.0.0.1:{listener.server_port}"
-    thread = threading.Thread(target=listener.serve_forever, daemon=True)
-    thread.start()
-    yield found
-    found.released.set()
-    listener.shutdown()
-    listener.server_close()
-
-
-def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in headers.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
+    with serve_endpoint() as found:
+        yield found
 
 
 def flags(server: Served, queue: OpenQ) -> tuple[str, ...]:
@@ -191,12 +152,12 @@ def test_a_connection_that_the_endpoint_closed_while_idle_is_opened_again(
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
-    assert retry_delay("120", 30.0) == 120
-    assert retry_delay("Wed, 21 Oct 2015 07:28:00 GMT", 30.0) == 0
-    assert retry_delay("soon", 30.0) == 30
-    assert retry_delay(None, 30.0) == 30
-    assert retry_delay("99999999999", 30.0) == 86400
-    assert retry_delay("9" * 400, 30.0) == 86400
+    assert retry_after_s("120", 0.0) == 120
+    assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT", 2e9) == 0
+    assert retry_after_s("soon", 0.0) is None
+    assert retry_after_s(None, 0.0) is None
+    assert retry_after_s("99999999999", 0.0) == 86400
+    assert retry_after_s("9" * 400, 0.0) == 86400
 
 
 def test_a_response_that_comes_byte_by_byte_ends_at_the_timeout() -> None:

@@ -25,7 +25,9 @@ from ..engine.key_values import (
     check_key,
     check_put,
 )
-from ..errors import KvConflict, KvFull, OpenQError
+from ..errors import InvalidSetting, KvConflict, KvFull, OpenQError
+from ..model import check_name
+from ..names import split_name
 
 __all__ = [
     "MAX_BATCH",
@@ -41,10 +43,28 @@ __all__ = [
     "KvPut",
     "KvWaiter",
     "check_batch",
+    "check_bucket",
     "check_deletes",
     "check_key",
     "check_put",
 ]
+
+
+# Buckets of the server itself, such as webhooks with their secrets: clients do not reach them.
+SERVER_BUCKETS = "openq.server."
+
+
+def is_server_bucket(bucket: str) -> bool:
+    return split_name(bucket)[1].startswith(SERVER_BUCKETS)
+
+
+def check_bucket(bucket: str) -> str:
+    """A bucket that a client names. Raises InvalidSetting."""
+    if is_server_bucket(check_name(bucket, "bucket")):
+        raise InvalidSetting(
+            f"buckets whose names begin with {SERVER_BUCKETS} are those of the server itself"
+        )
+    return bucket
 
 
 class KvWaiter:

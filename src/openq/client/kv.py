@@ -6,9 +6,8 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ..broker.kv import MAX_BATCH, KvConflict, KvEntry, KvPut, check_key
+from ..broker.kv import MAX_BATCH, KvConflict, KvEntry, KvPut, check_bucket, check_key
 from ..errors import InvalidSetting, OpenQError
-from ..model import check_name
 from . import checks
 from .parts import QueuePart
 from .times import to_ms
@@ -41,7 +40,7 @@ class KeyValue(QueuePart):
 
     def __init__(self, queue: Queue, bucket: str) -> None:
         super().__init__(queue)
-        self.bucket = check_name(bucket, "bucket")
+        self.bucket = check_bucket(bucket)
 
     # -- reading ------------------------------------------------------------------------------
 

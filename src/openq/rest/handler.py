@@ -33,6 +33,7 @@ from . import staging as staging
 from . import subscriptions as subscriptions
 from . import tasks as tasks
 from . import users as users
+from . import webhooks as webhooks
 from . import workers as workers
 from .call import RestCall, answer_problem
 from .formats import JSON, reply_format, request_format

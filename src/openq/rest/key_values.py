@@ -12,7 +12,16 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from ..broker.kv import MAX_BATCH, PAGE_BYTES, KvEntry, KvPut, KvWaiter, check_key
+from ..broker.kv import (
+    MAX_BATCH,
+    PAGE_BYTES,
+    KvEntry,
+    KvPut,
+    KvWaiter,
+    check_bucket,
+    check_key,
+    is_server_bucket,
+)
 from ..broker.workers import COMMANDS
 from ..documents.values import iso, iso_or_none, span_ms
 from ..errors import KvConflict, OpenQError, public_text
@@ -180,7 +189,9 @@ def list_buckets(call: RestCall) -> None:
             buckets=[
                 BucketView(name=call.short_name(each.name), keys=each.count, bytes=each.bytes)
                 for each in call.broker.kv.buckets()
-                if call.is_own(each.name) and call.may("receive", call.short_name(each.name), ())
+                if call.is_own(each.name)
+                and not is_server_bucket(each.name)
+                and call.may("receive", call.short_name(each.name), ())
             ]
         )
 
@@ -392,7 +403,7 @@ def wait_for_value(call: RestCall) -> None:
 
 
 def _bucket(call: RestCall) -> str:
-    return call.qualified(call.args[0], "bucket")
+    return check_bucket(call.qualified(call.args[0], "bucket"))
 
 
 def _bucket_to_change(call: RestCall) -> str:

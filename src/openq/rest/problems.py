@@ -69,6 +69,12 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     "exchange_not_found": (404, "No such exchange", "PUT /api/v1/exchanges/{exchange} creates it."),
     "binding_not_found": (404, "No such binding", "GET /api/v1/bindings lists them."),
     "schedule_not_found": (404, "No such schedule", "GET /api/v1/schedules lists them."),
+    "webhook_not_found": (404, "No such webhook", "GET /api/v1/webhooks lists them."),
+    "address_refused": (
+        422,
+        "The address is not allowed",
+        "Use a public address, or allow this one in the configuration of the server: webhook_allow.",
+    ),
     "task_not_found": (404, "No such task", "GET /api/v1/tasks lists them."),
     "worker_not_found": (404, "No such worker", "GET /api/v1/workers lists them."),
     "subscription_not_found": (404, "No such subscription", "GET /api/v1/pipeline/subscriptions lists them."),

@@ -9,6 +9,7 @@ fill it. Every route has a permission. `scope` says what the permission is requi
     body          what the body names; the handler checks it
     task          the queue of a task; a task of another user is not found
     schedule      the queue that a schedule publishes to; one of another user is not found
+    webhook       the queue or the queues of a webhook; one of another user is not found
     worker        the queues of a worker; one of another user is not found
     subscription  the queue that a subscription reads; one of another user is not found
     server        the whole server
@@ -38,6 +39,7 @@ Scope = Literal[
     "body",
     "task",
     "schedule",
+    "webhook",
     "worker",
     "subscription",
     "server",

@@ -35,6 +35,8 @@ from ..names import split_name, split_namespace
 from ..rest.handler import RestHandler
 from ..settings import merge_settings
 from ..sqs.handler import SqsHandler
+from ..webhooks.declaring import declare_webhook
+from ..webhooks.service import WebhookService
 from .context import ServerContext
 from .health import HealthHandler
 from .http_request import HttpRequest
@@ -85,6 +87,8 @@ class Server:
         self.topology = Topology(self.context)
         self.amqp = AmqpServer(self.context, self.topology)
         self.context.amqp = self.amqp
+        self.webhooks = WebhookService(self.context)
+        self.context.webhooks = self.webhooks
         self.router = HttpRouter(self.context, sqs.handle)
         self.router.add("/api/v1/", rest.handle)
         self.management = ManagementApi(self.context, self.topology)
@@ -184,6 +188,7 @@ class Server:
         self.broker.announce_url(self.url)
         self._refresh()
         self._sweep()
+        self.webhooks.start()
         self._reclaimer.start(self.loop)
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
@@ -244,6 +249,8 @@ class Server:
                 log.info("queue %r: %s as configured", name, "created" if stored is None else "changed")
         for name, fields in self.config.schedules.items():
             self.broker.schedules.put(Schedule(name, **fields))
+        for name, fields in self.config.webhooks.items():
+            declare_webhook(self.webhooks, name, fields)
         self.broker.sync()
 
     def _refresh(self) -> None:
@@ -333,21 +340,31 @@ class Server:
             listening.close()
         self.listener.drain()
         self.amqp.drain()
+        self.webhooks.stop()
         end = self.loop.time() + self.config.drain_timeout_s
         while True:
             for poll in list(
                 self.context.long_polls
             ):  # one may have started meanwhile, while its request waited for the store
                 poll.end()
-            if not (self.listener.connections or self.amqp.open_connections) or self.loop.time() >= end:
+            is_busy = self.listener.connections or self.amqp.open_connections or not self.webhooks.is_idle
+            if not is_busy or self.loop.time() >= end:
                 break
             await asyncio.sleep(0.01)
         self.listener.stop()
         self.amqp.stop()
+        await self._end_webhooks()
         if self.broker.storage.waits:
             await self._wait_for_disconnects()
         self.context.close()
         return await self.loop.run_in_executor(None, self._close)
+
+    async def _end_webhooks(self) -> None:
+        """End running requests, and wait until their messages are returned."""
+        self.webhooks.close()
+        end = self.loop.time() + DISCONNECT_S
+        while not self.webhooks.is_idle and self.loop.time() < end:
+            await asyncio.sleep(0.01)
 
     async def _wait_for_disconnects(self) -> None:
         """Wait until closed connections have returned their deliveries to the store."""
@@ -358,6 +375,8 @@ class Server:
     def _close(self) -> int:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""
         self.topology.peers.leave()
+        with suppress(OpenQError):
+            self.webhooks.leave()
         count = 0
         with suppress(OpenQError):
             for name in self.broker.queues():
@@ -382,6 +401,8 @@ def restart_needed(running: Config, wanted: Config) -> list[str]:
         changed.append("queues")
     if running.schedules != wanted.schedules:
         changed.append("schedules")
+    if running.webhooks != wanted.webhooks:
+        changed.append("webhooks")
     return changed
 
 

@@ -17,6 +17,7 @@ from ..auth.guard import Guard
 from ..broker.interface import Broker
 from ..config import Config
 from ..errors import OpenQError
+from ..metrics import Family
 from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
 from .http_request import HttpRequest
@@ -42,6 +43,12 @@ class AmqpView(Protocol):
     def channels(self) -> list[dict[str, Any]]: ...
     def consumers(self) -> list[dict[str, Any]]: ...
     def consumers_of(self, queue_key: str) -> int: ...
+
+
+class WebhookView(Protocol):
+    """The webhooks, as the parts below them see them."""
+
+    def families(self, all_accounts: bool) -> list[Family]: ...
 
 
 T = TypeVar("T")
@@ -93,6 +100,7 @@ class ServerContext:
         self._commits: dict[str, deque[Callable[[], None]]] = {}  # by job: waiting commits
         self.listener: Listener | None = None  # set by the server; has the number of connections
         self.amqp: AmqpView | None = None  # set by the server; lists connections and consumers
+        self.webhooks: WebhookView | None = None  # set by the server
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
 
     def run(self, work: Callable[[], T], then: Then[T]) -> None:

@@ -204,6 +204,8 @@ class HealthHandler:
         families += broker.gauges()
         families += _reader_metrics(broker, all_accounts)
         families += self._worker_metrics(broker, all_accounts)
+        if self._context.webhooks is not None:
+            families += self._context.webhooks.families(all_accounts)
         return render(families)
 
     def _worker_metrics(self, broker: Broker, all_accounts: bool) -> list[Family]:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from ..client.message import ReceivedMessage
 from ..client.times import iso
+from ..http_text import attribute_text
 from .message_worker import ACK, Outcome
 
 EX_TEMPFAIL = 75
@@ -189,12 +190,3 @@ def _variable_size(text: str) -> int | None:
     except UnicodeEncodeError:  # half of a surrogate pair
         return None
     return size if size <= MAX_VARIABLE else None
-
-
-def attribute_text(value: Any) -> str:
-    """Text as it is, bytes as UTF-8 if they are, anything else as JSON."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return json.dumps(value, default=str, ensure_ascii=False)

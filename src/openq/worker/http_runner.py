@@ -13,23 +13,20 @@ import re
 import socket
 import ssl
 import time
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from .._version import __version__
 from ..client.message import ReceivedMessage
 from ..client.times import iso
 from ..errors import InvalidSetting
+from ..http_text import attribute_text, excerpt, header_text, retry_after_s
 from ..model import ENCODING_JSON, ENCODING_MSGPACK, ENCODING_TEXT
-from .exec_runner import attribute_text
 from .message_worker import ACK, Outcome
 
 DEFAULT_TIMEOUT_S = 30.0
-MAX_RETRY_AFTER_S = 86400.0
 MAX_RESPONSE = 65536  # bytes that are read
-MAX_EXCERPT = 300  # characters of the response in the reason
 MAX_HEADER = 8192
 _CONTENT_TYPES = {
     ENCODING_TEXT: "text/plain; charset=utf-8",
@@ -93,16 +90,17 @@ class HttpHandler:
         connection.response_class = partial(_TimedResponse, deadline=deadline)  # type: ignore[assignment]
         connection.request("POST", target, message.delivery.entry.body or b"", self._headers(message))
         response = connection.getresponse()
-        excerpt = _excerpt(_read(response))
-        status = f"{response.status} {_excerpt(response.reason.encode())}".strip()
+        shown = excerpt(_read(response))
+        status = f"{response.status} {excerpt(response.reason.encode())}".strip()
         retry_after = response.getheader("Retry-After")
         if response.will_close or not response.isclosed():
             self._drop()
         if 200 <= response.status < 300:
             return ACK
-        reason = f"{status}: {excerpt}" if excerpt else status
+        reason = f"{status}: {shown}" if shown else status
         if response.status in (429, 503):
-            return Outcome(reason, retry_delay(retry_after, self._retry_delay_s))
+            delay_s = retry_after_s(retry_after, time.time())
+            return Outcome(reason, self._retry_delay_s if delay_s is None else delay_s)
         return Outcome(reason)
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -165,12 +163,6 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     return data
 
 
-def _excerpt(data: bytes) -> str:
-    """One short line that a terminal shows as it is."""
-    text = " ".join(data.decode(errors="replace").split())[:MAX_EXCERPT]
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def check_url(url: str) -> Any:
     try:
         parts = urlsplit(url)
@@ -180,20 +172,6 @@ def check_url(url: str) -> Any:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidSetting("--http takes an http or https URL")
     return parts
-
-
-def retry_delay(text: str | None, default_s: float) -> float:
-    """Retry-After as seconds: a number, or a date."""
-    if text is None:
-        return default_s
-    try:
-        seconds = float(min(int(text), MAX_RETRY_AFTER_S))
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return default_s
-    return min(max(0.0, seconds), MAX_RETRY_AFTER_S)
 
 
 def headers(message: ReceivedMessage) -> dict[str, str]:
@@ -210,17 +188,8 @@ def headers(message: ReceivedMessage) -> dict[str, str]:
     }
     for name, value in message.attributes.items():
         named[f"OpenQ-Attribute-{re.sub('[^A-Za-z0-9-]', '-', name)}"] = attribute_text(value)
-    found = {name: _header_text(value) for name, value in named.items() if value is not None}
+    found = {name: header_text(value) for name, value in named.items() if value is not None}
     found = {name: text for name, text in found.items() if len(text) <= MAX_HEADER}
     found["Content-Type"] = _CONTENT_TYPES.get(entry.encoding, "application/octet-stream")
     found["User-Agent"] = f"openq-worker/{__version__}"
     return found
-
-
-def _header_text(value: object) -> str:
-    text = str(value)
-    return (
-        text
-        if text.isascii() and text.isprintable()
-        else quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[]^_`{|}~")
-    )

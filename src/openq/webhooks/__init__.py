@@ -1,0 +1,1 @@
+"""Webhooks: messages of a queue, or events, sent to a URL. `service.py` has the overview."""

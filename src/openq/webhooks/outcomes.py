@@ -1,0 +1,40 @@
+"""What the response to a request means. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..http_text import excerpt, retry_after_s
+from .delivery_log import DELIVERED, FAILED, GONE, PAUSED
+from .http_client import Response
+
+
+class Outcome(NamedTuple):
+    kind: str
+    status: int | None = None
+    detail: str = ""  # the excerpt of the response, or why there is none
+    pause_ms: int = 0  # that the endpoint asked for
+
+    @property
+    def reason(self) -> str:
+        """As the queue keeps it."""
+        if self.status is None:
+            return self.detail
+        return f"HTTP {self.status}: {self.detail}" if self.detail else f"HTTP {self.status}"
+
+
+def judge(response: Response | None, error: str, now_s: float) -> Outcome:
+    if response is None:
+        return Outcome(FAILED, None, error)
+    status, shown = response.status, excerpt(response.body)
+    if 200 <= status < 300:
+        return Outcome(DELIVERED, status, shown)
+    if status == 410:
+        return Outcome(GONE, status, shown)
+    if 300 <= status < 400:
+        return Outcome(FAILED, status, "redirects are not followed; change the URL of the webhook")
+    if status in (429, 503):
+        wait_s = retry_after_s(response.retry_after, now_s)
+        if wait_s is not None:
+            return Outcome(PAUSED, status, shown, round(wait_s * 1000))
+    return Outcome(FAILED, status, shown)
