@@ -70,7 +70,7 @@ clean: ## remove .venv and everything built
 	rm -rf $(VENV) $(VENV)-3.* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The base install is what a user of OpenQ has: three wheels, enough for `run` and `sample`, done in seconds.
+# The base install is what a user of OpenQ has: four wheels, enough for `run` and `sample`, done in seconds.
 # A stamp is written last, so a setup that failed half-way is done again by the next call.
 # PYTHON is tried first, then the names a machine may have beside it. A Debian python3 without
 # ensurepip cannot make a venv until python3-venv is installed; as root we install it.

@@ -17,7 +17,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openq"
 
-PROTOCOLS = ["sqs", "amqp", "rest"]
+PROTOCOLS = ["sqs", "amqp", "rest", "push"]
 
 # From the bottom up. A part imports itself and what lies in a row before its own; parts in one row do
 # not know each other. "openq" is the package's `__init__`: the public names.
@@ -282,7 +282,7 @@ def test_importing_openq_loads_no_server(capsys: pytest.CaptureFixture[str]) -> 
 
     with capsys.disabled():
         print(f" [import openq: {seconds * 1000:.0f} ms]", end="")
-    heavy = {"asyncio", "uvloop", "httptools", "msgspec", "pyspark", "pyarrow", "numpy"}
+    heavy = {"asyncio", "uvloop", "httptools", "msgspec", "websockets", "pyspark", "pyarrow", "numpy"}
     heavy |= {"redis", "hiredis", "greenlet"}
     assert heavy.intersection(modules) == set()
 

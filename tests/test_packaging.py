@@ -68,10 +68,10 @@ def test_every_source_file_is_in_the_wheel(wheel: Path) -> None:
     assert sources - names == set()
 
 
-def test_the_base_install_asks_for_three_packages(wheel: Path) -> None:
+def test_the_base_install_asks_for_four_packages(wheel: Path) -> None:
     wanted = [line for line in metadata(wheel).get_all("Requires-Dist", []) if "extra ==" not in line]
 
-    assert sorted(line.split(">")[0] for line in wanted) == ["httptools", "msgspec", "uvloop"]
+    assert sorted(line.split(">")[0] for line in wanted) == ["httptools", "msgspec", "uvloop", "websockets"]
 
 
 def test_the_readme_is_the_description(wheel: Path) -> None:

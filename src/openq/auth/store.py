@@ -177,6 +177,9 @@ class UserStore:
     def tokens(self, user: str | None = None) -> list[Token]:
         return [token for token in self._state.tokens.values() if user in (None, token.user)]
 
+    def has_token(self, hash: bytes) -> bool:
+        return hash in self._state.tokens
+
     def find_token(self, text: str) -> Token | None:
         # Looked up by hash: no timing difference reveals a token.
         return self._state.tokens.get(_sha256(text))

@@ -93,11 +93,11 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    missing = [name for name in ("uvloop", "httptools", "msgspec") if find_spec(name) is None]
+    missing = [name for name in ("uvloop", "httptools", "msgspec", "websockets") if find_spec(name) is None]
     if missing:
         yield "packages", "failed", f"{', '.join(missing)} missing: the server needs them; pip install openq"
     else:
-        yield "packages", "ok", "uvloop, httptools, msgspec"
+        yield "packages", "ok", "uvloop, httptools, msgspec, websockets"
 
 
 _MIN_FREE_BYTES = 1 << 30

@@ -51,6 +51,10 @@ class NewMessage(RequestBody, kw_only=True):
     deaths: list[DeathView] | None = None
 
 
+class NewMessages(RequestBody, kw_only=True):
+    messages: list[Raw]
+
+
 class Published(ReplyBody, kw_only=True):
     id: str
     duplicate: bool | UnsetType = UNSET  # it exists already: the id is that of the earlier message

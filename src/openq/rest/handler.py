@@ -30,6 +30,7 @@ from . import receiving as receiving
 from . import schedules as schedules
 from . import server_info as server_info
 from . import staging as staging
+from . import stream as stream
 from . import subscriptions as subscriptions
 from . import tasks as tasks
 from . import users as users
@@ -41,6 +42,7 @@ from .message_schemas import Restoring
 from .problems import Problem
 from .routes import ROUTES, Route
 from .schemas import NoQuery, QueryParameters
+from .stream import Ticketed
 
 PREFIX = "/api/v1/"
 _MAX_CACHED = 4096
@@ -96,6 +98,8 @@ class RestHandler:
     ) -> Principal | None:
         """The caller; None while a thread checks the password: it continues the request."""
         header = request.header(b"authorization")
+        if header is None and route.takes_ticket:
+            return self._redeem_ticket(request)
         if header is None:
             raise Problem("unauthorized", "authentication required")
         scheme, _, value = header.partition(b" ")
@@ -122,6 +126,17 @@ class RestHandler:
         # Password hashing is slow by design: not on the loop.
         self.context.check(lambda: guard.basic(user, password, request.peer), authenticated)
         return None
+
+    def _redeem_ticket(self, request: HttpRequest) -> Principal:
+        ticket = _read_query(request.query, Ticketed).ticket
+        if not ticket:
+            raise Problem("unauthorized", "authentication required: a header, or a ticket in the query")
+        now_ms = self.context.now_ms()
+        request.login = self.context.tickets.redeem(ticket, now_ms)
+        principal = None if request.login is None else request.login.current(self.context.guard, now_ms)
+        if principal is None:
+            raise Problem("login_refused", "the ticket is unknown, used or expired")
+        return principal
 
     def _authorize(
         self,

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType, field
 from ..documents.messages import DeathView as DeathView
 from ..documents.messages import MessageView as MessageView
 from ..documents.messages import NewMessage as NewMessage
+from ..documents.messages import NewMessages as NewMessages
 from ..documents.messages import Outcome as Outcome
 from ..documents.messages import Published as Published
 from ..documents.messages import PublishedBatch as PublishedBatch
@@ -36,10 +37,6 @@ class Restoring(QueryParameters, kw_only=True):
     """`restore` keeps the past of a message from a backup; needs the permission manage."""
 
     restore: bool = False
-
-
-class NewMessages(RequestBody, kw_only=True):
-    messages: list[Raw]
 
 
 class BatchOf(RequestBody, kw_only=True):

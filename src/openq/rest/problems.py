@@ -44,6 +44,11 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
         "The Allow header lists the methods of this address.",
     ),
     "not_acceptable": (406, "No common format", "Accept application/json or application/msgpack."),
+    "upgrade_required": (
+        426,
+        "WebSocket required",
+        "Connect with a WebSocket client: ws://HOST:PORT/api/v1/stream.",
+    ),
     "unsupported_media_type": (
         415,
         "Unsupported media type",
@@ -56,6 +61,7 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     "login_refused": (401, "Authentication failed", "Check the token, or the user name and password."),
     "too_many_failed_logins": (429, "Too many failed logins", "Wait for the time in Retry-After."),
     "too_many_tasks": (429, "Too many tasks at once", "Wait until a task is done, or cancel one."),
+    "too_many_tickets": (429, "Too many open tickets", "Use or drop tickets; they expire by themselves."),
     "too_many_searches": (429, "Too many searches at once", "Try again later."),
     "too_many_commits": (429, "Too many commits at once", "Try again later."),
     "too_many_jobs": (409, "Too many jobs", "Use one job name for many batches, and number them."),

@@ -64,6 +64,7 @@ class Route:
     status: tuple[int, ...] = (200,)
     reads_itself: bool = False  # the handler decodes the body
     media: tuple[str, ...] = ()  # media types of the reply, besides JSON and msgpack if it has a type
+    takes_ticket: bool = False  # a ticket in the query is a login, too
     takes: tuple[str, ...] = ()  # media types of the request, likewise
 
     @property

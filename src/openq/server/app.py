@@ -37,7 +37,7 @@ from ..settings import merge_settings
 from ..sqs.handler import SqsHandler
 from ..webhooks.declaring import declare_webhook
 from ..webhooks.service import WebhookService
-from .context import ServerContext
+from .context import ServerContext, StreamView
 from .health import HealthHandler
 from .http_request import HttpRequest
 from .listener import HttpLimits, Listener, new_loop
@@ -89,6 +89,7 @@ class Server:
         self.context.amqp = self.amqp
         self.webhooks = WebhookService(self.context)
         self.context.webhooks = self.webhooks
+        self.context.open_streams = self._open_streams
         self.router = HttpRouter(self.context, sqs.handle)
         self.router.add("/api/v1/", rest.handle)
         self.management = ManagementApi(self.context, self.topology)
@@ -124,10 +125,20 @@ class Server:
         self._amqps_context: ssl.SSLContext | None = None
         self._reclaimer = MemoryReclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
 
+    def _open_streams(self) -> StreamView:
+        from ..push.server import StreamServer
+
+        return StreamServer(self.context)
+
+    @property
+    def _open_stream_count(self) -> int:
+        return len(self.context.streams.sockets) if self.context.has_streams else 0
+
     def _activity(self) -> object:
         """A value that changes with every activity of a client."""
         heard = max((each.last_received_s for each in self.amqp.open_connections), default=0.0)
-        return self.listener.requests, len(self.listener.connections), len(self.amqp.open_connections), heard
+        connections = len(self.listener.connections), len(self.amqp.open_connections), self._open_stream_count
+        return self.listener.requests, connections, heard
 
     def _clear_caches(self) -> None:
         if self.broker.history.files is not None:
@@ -341,19 +352,24 @@ class Server:
         self.listener.drain()
         self.amqp.drain()
         self.webhooks.stop()
+        if self.context.has_streams:
+            self.context.streams.drain()
         end = self.loop.time() + self.config.drain_timeout_s
         while True:
             for poll in list(
                 self.context.long_polls
             ):  # one may have started meanwhile, while its request waited for the store
                 poll.end()
-            is_busy = self.listener.connections or self.amqp.open_connections or not self.webhooks.is_idle
+            is_open = self.listener.connections or self.amqp.open_connections or self._open_stream_count
+            is_busy = is_open or not self.webhooks.is_idle
             if not is_busy or self.loop.time() >= end:
                 break
             await asyncio.sleep(0.01)
         self.listener.stop()
         self.amqp.stop()
         await self._end_webhooks()
+        if self.context.has_streams:
+            self.context.streams.stop()
         if self.broker.storage.waits:
             await self._wait_for_disconnects()
         self.context.close()
@@ -369,8 +385,13 @@ class Server:
     async def _wait_for_disconnects(self) -> None:
         """Wait until closed connections have returned their deliveries to the store."""
         end = self.loop.time() + DISCONNECT_S
-        while (self.amqp.open_connections or self.amqp.closing_connections) and self.loop.time() < end:
+        while self._is_returning and self.loop.time() < end:
             await asyncio.sleep(0.01)
+
+    @property
+    def _is_returning(self) -> bool:
+        streams = self.context.has_streams and self._open_stream_count + self.context.streams.closing
+        return bool(self.amqp.open_connections or self.amqp.closing_connections or streams)
 
     def _close(self) -> int:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""

@@ -15,7 +15,7 @@ from ..config import Config
 
 log = logging.getLogger("openq.server")
 
-PROTOCOLS = ("http", "amqp")
+PROTOCOLS = ("http", "amqp", "ws")
 SMALL = 64 << 10
 DEFAULT_BYTES = 256 << 20
 

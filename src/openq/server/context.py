@@ -22,6 +22,7 @@ from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
 from .http_request import HttpRequest
 from .listener import Listener
+from .stream_login import StreamLogin, Tickets
 from .tasks import TaskList
 
 log = logging.getLogger("openq.server")
@@ -49,6 +50,22 @@ class WebhookView(Protocol):
     """The webhooks, as the parts below them see them."""
 
     def families(self, all_accounts: bool) -> list[Family]: ...
+
+
+class StreamView(Protocol):
+    """The WebSocket streams, as other protocols see them."""
+
+    closing: int
+    opened: int
+    cut: int
+
+    @property
+    def sockets(self) -> Sized: ...
+    def upgrade(self, request: HttpRequest, login: StreamLogin, account: str) -> None: ...
+    def connections(self) -> list[dict[str, Any]]: ...
+    def consumers(self) -> int: ...
+    def drain(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 T = TypeVar("T")
@@ -101,7 +118,22 @@ class ServerContext:
         self.listener: Listener | None = None  # set by the server; has the number of connections
         self.amqp: AmqpView | None = None  # set by the server; lists connections and consumers
         self.webhooks: WebhookView | None = None  # set by the server
+        self.open_streams: Callable[[], StreamView] | None = None  # set by the server
+        self._streams: StreamView | None = None
+        self.tickets = Tickets()
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
+
+    @property
+    def streams(self) -> StreamView:
+        """Made with the first stream: a server without one does not load the library for WebSockets."""
+        if self._streams is None:
+            assert self.open_streams is not None
+            self._streams = self.open_streams()
+        return self._streams
+
+    @property
+    def has_streams(self) -> bool:
+        return self._streams is not None
 
     def run(self, work: Callable[[], T], then: Then[T]) -> None:
         """Run `work` in a thread, then `then` on the loop."""

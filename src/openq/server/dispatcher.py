@@ -126,7 +126,7 @@ class QueueDispatcher(Generic[C]):
         *,
         shared_label: str,
         on_unused: Callable[[QueueDispatcher[C]], None],
-        lease_ms: int | None = NO_DEADLINE,
+        lease_ms: int = NO_DEADLINE,
         types: frozenset[str] | None = None,
         single_active: bool = False,
         is_leader: Callable[[QueueDispatcher[C]], bool] | None = None,
@@ -149,6 +149,8 @@ class QueueDispatcher(Generic[C]):
         self._unrecorded_acks: list[Receipt] = []  # of no-ack deliveries; recorded later
         self._is_dispatching = self._is_requested = False  # see `dispatch`
         self._is_limited_by_bytes = False  # the ready messages exceed MAX_BATCH_BYTES
+        self.lease_ms = lease_ms
+        self.types = types
         self._waiter = Waiter(1, lease_ms, None, types, self._on_served)
 
     def add(self, consumer: C) -> None:

@@ -104,6 +104,7 @@ class HealthHandler:
         broker = self._context.broker
         listener = self._context.listener
         amqp = self._context.amqp
+        streams = self._context.streams if self._context.has_streams else None
         stats = []
         for name in broker.queues():
             if not all_accounts and split_name(name)[0] != DEFAULT_ACCOUNT:
@@ -122,6 +123,7 @@ class HealthHandler:
                 [
                     ({"protocol": "http"}, len(listener.connections) if listener else 0),
                     ({"protocol": "amqp"}, len(amqp.open_connections) if amqp else 0),
+                    ({"protocol": "ws"}, len(streams.sockets) if streams else 0),
                 ],
             ),
             Family(
@@ -153,6 +155,24 @@ class HealthHandler:
                 "counter",
                 "AMQP channels and connections closed for an error of the client, by reply code.",
                 [({"code": str(code)}, count) for code, count in sorted(amqp.errors.items())] if amqp else [],
+            ),
+            Family(
+                "openq_stream_consumers",
+                "gauge",
+                "Queues that WebSocket subscriptions consume.",
+                [({}, streams.consumers() if streams else 0)],
+            ),
+            Family(
+                "openq_streams_opened_total",
+                "counter",
+                "WebSocket connections opened.",
+                [({}, streams.opened if streams else 0)],
+            ),
+            Family(
+                "openq_streams_cut_total",
+                "counter",
+                "WebSocket connections cut because the client did not read, or did not answer.",
+                [({}, streams.cut if streams else 0)],
             ),
             Family(
                 "openq_requests_total",

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from .admission import MAX_LINGERING
 from .buffers import SMALL
+from .cached_head import MAX_CACHE_TRIES, MAX_CACHED_HEAD_BYTES, MAX_CACHED_HEADS, CachedHead
+from .http_names import METHODS, SINGLE_HEADERS, STATUS, UNCACHEABLE_HEADERS
 from .http_request import NO_HEADERS, HttpRequest
+from .http_upgrade import PendingUpgrade, head_without_offer, is_websocket_offer
 
 if TYPE_CHECKING:
     from .listener import Listener
@@ -37,33 +39,7 @@ MIN_BYTES_PER_S = 10_000
 _TEXT = b"text/plain; charset=utf-8"
 _RETRY_AFTER = b"Retry-After: 1\r\n"
 
-STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-
-METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
-# Two of these would be ambiguous (request smuggling).
-_SINGLE_HEADERS = frozenset(
-    (b"host", b"authorization", b"content-type", b"x-amz-target", b"x-amz-date", b"origin")
-)
-_UPGRADE_HEADERS = frozenset((b"upgrade", b"connection", b"http2-settings"))
-_UNCACHEABLE_HEADERS = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _SLASH = ord("/")
-MAX_CACHED_HEADS = 4  # heads that a connection caches
-MAX_CACHED_HEAD_BYTES = 4 << 10  # of each
-MAX_CACHE_TRIES = 16
-
-
-class CachedHead:
-    """The bytes of the head of a request, and its parsed fields."""
-
-    __slots__ = ("fields", "head", "method", "size", "target")
-
-    def __init__(self, head: bytes, request: HttpRequest) -> None:
-        self.head = head
-        self.size = len(head)
-        self.method = request.method
-        self.target = request.target
-        self.fields = request.fields
-
 
 _NO_PARSER = httptools.HttpRequestParser(object())
 
@@ -104,6 +80,7 @@ class HttpConnection(asyncio.Protocol):
         "_stalled",
         "_target",
         "_transport",
+        "_upgrade",
         "_upgrade_head",
         "_waiting",
         "_written",
@@ -137,7 +114,8 @@ class HttpConnection(asyncio.Protocol):
         self._in_head = False
         self._in_message = False
         self._deadline_for_head: bool | None = None  # the deadline is for: True the head, False the body
-        self._upgrade_head = b""
+        self._upgrade_head = b""  # of an offer that is ignored
+        self._upgrade: PendingUpgrade | None = None  # an offer that is passed on to the handler
         # The requests that are being handled.
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
@@ -247,6 +225,10 @@ class HttpConnection(asyncio.Protocol):
                 if self._linger <= 0:
                     self._close()
             return
+        if self._upgrade is not None:
+            if not self._upgrade.feed(data):
+                self._refuse(400, "wait for the answer before you send frames")
+            return
         size = len(data)
         known = self._cached_heads.get(size)
         if known is not None and not self._in_message and data.startswith(known.head):
@@ -295,7 +277,10 @@ class HttpConnection(asyncio.Protocol):
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                self._ignore_upgrade(memoryview(data)[upgrade.args[0] :])
+                if self._upgrade is None:
+                    self._ignore_upgrade(memoryview(data)[upgrade.args[0] :])
+                else:
+                    self._upgrade.feed(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             if self._refusal is None:
                 log.error("a callback of the parser failed", exc_info=error)
@@ -387,7 +372,7 @@ class HttpConnection(asyncio.Protocol):
             fields[name] = value
 
     def _unusual_header(self, name: bytes, value: bytes) -> None:
-        if name in _SINGLE_HEADERS and self._in_head:
+        if name in SINGLE_HEADERS and self._in_head:
             self._reject(400, f"more than one header {name.decode()}")
         self._head_size += len(name) + len(value) + 4
         if len(self._repeated) >= MAX_HEADERS or self._head_size > MAX_HEAD_BYTES:
@@ -426,11 +411,10 @@ class HttpConnection(asyncio.Protocol):
         if version not in ("1.0", "1.1"):
             self._reject(505, "HTTP/1.1 is required")
         if b"upgrade" in fields and parser.should_upgrade():
-            lines = b"".join(
-                b"%b: %b\r\n" % each for each in fields.items() if each[0] not in _UPGRADE_HEADERS
-            )
-            line = b"%b %b HTTP/%b\r\n" % (parser.get_method(), self._target, version.encode())
-            self._upgrade_head = b"%b%b\r\n" % (line, lines)
+            if is_websocket_offer(parser.get_method(), self._target, version, fields):
+                self._upgrade = PendingUpgrade()
+                return
+            self._upgrade_head = head_without_offer(parser.get_method(), self._target, version, fields)
             return
         if version == "1.1" and b"host" not in fields:
             self._reject(400, "exactly one Host header is needed")
@@ -486,7 +470,7 @@ class HttpConnection(asyncio.Protocol):
             self._fields,
             repeated,
             body,
-            parser.should_keep_alive(),
+            parser.should_keep_alive() and self._upgrade is None,
         )
         if self._first and request.keep_alive and not repeated:
             self._cache_head(request)
@@ -506,7 +490,7 @@ class HttpConnection(asyncio.Protocol):
         if size > MAX_CACHED_HEAD_BYTES:
             return  # bounds the cache of a connection
         whole = data.find(b"\r\n\r\n") + 4 == size and len(request.body) == self._size
-        if whole and _UNCACHEABLE_HEADERS.isdisjoint(request.fields):
+        if whole and UNCACHEABLE_HEADERS.isdisjoint(request.fields):
             if len(self._cached_heads) == MAX_CACHED_HEADS:
                 self._cached_heads = {}
             self._cached_heads[len(data)] = CachedHead(data[:size], request)
@@ -605,6 +589,25 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting:
             self._pump()
 
+    def upgrade(self, request: HttpRequest, protocol: asyncio.Protocol, headers: bytes) -> None:
+        """Answer 101 and pass the socket on to `protocol`, with its place in the admission."""
+        assert self._current is request, "a request is answered once, in order"
+        assert self._upgrade is not None, "the request offered an upgrade"
+        transport, pending = self._transport, self._upgrade
+        assert transport is not None
+        self._listener.connections.discard(self)
+        self._current = self._transport = None
+        self._parser = _NO_PARSER
+        self._closing = True
+        self.deadline = 0.0
+        self._forget()
+        transport.write(b"%b%b%b\r\n" % (STATUS[101], self._listener.date, headers))
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        early, pending.early, pending.protocol = pending.early, b"", protocol
+        if early:
+            protocol.data_received(early)
+
     def _write_more(self) -> None:
         """Write one chunk of a large reply per loop iteration, and no more than the client reads."""
         answer, transport = self._answer, self._transport
@@ -627,6 +630,10 @@ class HttpConnection(asyncio.Protocol):
                 transport.resume_reading()
             self._set_idle_deadline()
             self._pump()
+
+    @property
+    def can_upgrade(self) -> bool:
+        return self._upgrade is not None
 
     @property
     def unsent(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .http import HttpConnection
+    from .stream_login import StreamLogin
 
 log = logging.getLogger("openq.http")
 
@@ -25,6 +27,7 @@ class HttpRequest:
         "fields",
         "gone",
         "keep_alive",
+        "login",
         "method",
         "on_gone",
         "repeated",
@@ -48,6 +51,7 @@ class HttpRequest:
         self.repeated = repeated
         self.body = body
         self.keep_alive = keep_alive
+        self.login: StreamLogin | None = None  # by a ticket
         self.gone = False  # the client disconnected; a reply is not sent
         self.on_gone: Callable[[], None] | None = None
 
@@ -79,6 +83,15 @@ class HttpRequest:
     def answer(self, status: int, body: bytes, content_type: bytes, headers: bytes = b"") -> None:
         """`headers` are further lines, each with its CRLF."""
         self._connection.answer(self, status, body, content_type, headers)
+
+    def upgrade(self, protocol: asyncio.Protocol, headers: bytes) -> None:
+        """Answer 101: the connection speaks another protocol from now on. Only for requests that offered it
+        (see `http_upgrade.py`)."""
+        self._connection.upgrade(self, protocol, headers)
+
+    @property
+    def can_upgrade(self) -> bool:
+        return self._connection.can_upgrade
 
     @property
     def unsent(self) -> int:

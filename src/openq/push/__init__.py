@@ -1,0 +1,1 @@
+"""The WebSocket stream: messages are pushed to subscriptions, settled and published on one socket."""
