@@ -22,6 +22,7 @@ from ..local.broker import LocalBroker
 from ..rest.handler import RestHandler
 from ..server.context import ServerContext
 from ..server.listener import HttpLimits, Listener
+from ..webhooks.service import WebhookService
 from .api import UsageError
 from .directory import require_journal
 
@@ -44,6 +45,7 @@ class LocalClient:
         self._context = ServerContext(
             self._broker, self._loop, Config(data=directory), Guard(UserStore(), time.time)
         )
+        self._context.webhooks = WebhookService(self._context)  # not started: it only reads
         self._listener = Listener(
             RestHandler(self._context).handle, HttpLimits(), self._context.buffers, self._context.admission
         )

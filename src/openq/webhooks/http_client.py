@@ -244,6 +244,7 @@ class Connection(asyncio.Protocol):
         "_head_bytes",
         "_is_complete",
         "_is_spoiled",
+        "_keeps_alive",
         "_parser",
         "_retry_after",
         "_status",
@@ -257,6 +258,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._exchange: Exchange | None = None
+        self._keeps_alive = False
         self._is_spoiled = False  # more came than was asked for: not used again
         self.opened_s = self.used_s = client.loop.time()
         self._reset()
@@ -318,7 +320,7 @@ class Connection(asyncio.Protocol):
             self.abort("the response is not valid HTTP")
             return
         if self._is_complete:
-            self._finish(keep=not self._is_spoiled and self._parser.should_keep_alive())
+            self._finish(keep=self._keeps_alive and not self._is_spoiled)
         elif self._body_bytes > MAX_BODY_BYTES:
             self.abort("")
         elif not self._has_head and self._head_bytes > MAX_HEAD_BYTES:
@@ -362,8 +364,9 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         # Not an interim response such as 100 Continue: the final one follows.
-        if self._has_head:
+        if self._has_head and not self._is_complete:
             self._is_complete = True
+            self._keeps_alive = self._parser.should_keep_alive()  # known only in this callback
 
     # -- ends -----------------------------------------------------------------------------------
 

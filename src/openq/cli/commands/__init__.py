@@ -24,6 +24,7 @@ GROUPS = (
         (
             ("queue", "queues", "list, create, change, pause, purge or delete queues"),
             ("schedule", "schedules", "publish messages by cron expression or at an interval"),
+            ("webhook", "webhooks", "send messages or events of queues to a URL"),
             ("send", "messages", "publish messages"),
             ("recv", "messages", "receive messages, and optionally acknowledge them"),
             ("ack", "messages", "acknowledge messages by receipt"),
