@@ -120,6 +120,8 @@ def test_generated_requests_get_answers_as_described(fuzzed: Served, operation: 
             case.body.pop("wait", None)  # what is right to wait for takes its time
         if case.query:
             case.query.pop("wait", None)
+        if operation.path.endswith("/events"):
+            case.query["follow"] = "0"  # a stream that ends by itself
         if case.media_type not in (ROWS, RAW):
             case.media_type = "application/json" if case.media_type else None
         answer = case.call(base_url=fuzzed.url, timeout=30)

@@ -28,7 +28,7 @@ from openq.errors import OpenQError
 from openq.local.broker import LocalBroker
 from openq.model import QueueSettings
 from openq.rest.handler import ROUTES
-from openq.rest.routes import Route
+from openq.rest.routes import EVENT_STREAM, Route
 from openq.server.app import Server
 from openq.server.http import HttpConnection
 from openq.server.http_request import HttpRequest
@@ -625,7 +625,12 @@ class ProtocolFuzzer:
 
     def __init__(self, server: FuzzServer) -> None:
         self.server = server
-        self._routes = [route for route in ROUTES if not route.path.startswith(("users", "keys", "tokens"))]
+        # Streams have no end that could be waited for.
+        self._routes = [
+            route
+            for route in ROUTES
+            if not route.path.startswith(("users", "keys", "tokens")) and EVENT_STREAM not in route.media
+        ]
         self.furnish()
 
     def furnish(self) -> None:

@@ -19,6 +19,7 @@ from ..server.http_request import HttpRequest
 
 # Importing the modules of the handlers registers their routes.
 from . import dead_letters as dead_letters
+from . import events as events
 from . import exchanges as exchanges
 from . import history as history
 from . import history_tables as history_tables
@@ -40,7 +41,7 @@ from .call import RestCall, answer_problem
 from .formats import JSON, reply_format, request_format
 from .message_schemas import Restoring
 from .problems import Problem
-from .routes import ROUTES, Route
+from .routes import EVENT_STREAM, ROUTES, Route
 from .schemas import NoQuery, QueryParameters
 from .stream import Ticketed
 
@@ -161,7 +162,7 @@ class RestHandler:
         request, route = call.request, call.route
         try:
             call.sent = JSON if route.takes else request_format(request)
-            call.format = reply_format(request, call.sent)
+            call.format = JSON if EVENT_STREAM in route.media else reply_format(request, call.sent)
             if request.query or route.query not in _OFTEN_EMPTY:
                 call.query = _read_query(request.query, route.query)
                 if route.scope == "query":

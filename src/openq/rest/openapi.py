@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from .._version import __version__
 from .problems import ProblemDocument
-from .routes import Route
+from .routes import EVENT_STREAM, Route
 
 _REF = "#/components/schemas/{name}"
 _MEDIA = ("application/json", "application/msgpack")
@@ -87,7 +87,9 @@ def _operation(route: Route, shape_of: dict[int, dict[str, Any]]) -> dict[str, A
         binary = {"schema": {"type": "string", "format": "binary"}}
         operation["requestBody"] = {"required": True, "content": dict.fromkeys(route.takes, binary)}
     content: dict[str, Any] = {media: {} for media in route.media}
-    if route.reply is not None:
+    if route.media == (EVENT_STREAM,):
+        content = {EVENT_STREAM: {"schema": {"type": "string"}, "x-openq-data": shape_of[id(route.reply)]}}
+    elif route.reply is not None:
         content |= {media: {"schema": shape_of[id(route.reply)]} for media in _MEDIA}
     operation["responses"] = {
         str(status): {"description": HTTPStatus(status).phrase, "content": content} for status in route.status

@@ -73,6 +73,7 @@ class Route:
         return self.handler.__module__.rpartition(".")[2]
 
 
+EVENT_STREAM = "text/event-stream"  # the media type of a route that answers with server-sent events
 ROUTES: RouteTable[Route] = RouteTable()
 
 

@@ -11,12 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..auth.guard import Guard
 from ..broker.interface import Broker
 from ..config import Config
-from ..errors import OpenQError
+from ..errors import NotOnThisStore, OpenQError
 from ..metrics import Family
 from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
@@ -24,6 +24,10 @@ from .http_request import HttpRequest
 from .listener import Listener
 from .stream_login import StreamLogin, Tickets
 from .tasks import TaskList
+
+if TYPE_CHECKING:
+    from ..broker.events import Events
+    from .event_hub import EventHub
 
 log = logging.getLogger("openq.server")
 
@@ -122,6 +126,23 @@ class ServerContext:
         self._streams: StreamView | None = None
         self.tickets = Tickets()
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
+        self._event_hub: EventHub | None = None
+
+    @property
+    def event_hub(self) -> EventHub:
+        """Made for the first reader of events."""
+        if self._event_hub is None:
+            from .event_hub import EventHub  # it imports this module
+
+            events: Events | None = getattr(self.broker, "events", None)
+            if events is None:
+                raise NotOnThisStore("events", "use a data directory or memory")
+            self._event_hub = EventHub(self, events)
+        return self._event_hub
+
+    @property
+    def event_hub_or_none(self) -> EventHub | None:
+        return self._event_hub
 
     @property
     def streams(self) -> StreamView:
@@ -206,6 +227,8 @@ class ServerContext:
 
     def close(self) -> None:
         self.tasks.cancel_all()
+        if self._event_hub is not None:
+            self._event_hub.close()
         self._commits.clear()
         for threads in (self._threads, self._auth_threads, self._scan_threads, self._commit_threads):
             threads.shutdown(wait=False, cancel_futures=True)

@@ -15,6 +15,7 @@ from ..metrics import Family, render
 from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
 from .buffers import PROTOCOLS, BufferLimit
 from .context import ServerContext
+from .event_hub import event_families
 from .http_request import HttpRequest
 
 log = logging.getLogger("openq.server")
@@ -181,6 +182,7 @@ class HealthHandler:
                 [({}, listener.requests if listener else 0)],
             ),
             *_buffer_metrics(self._context.buffers),
+            *event_families(self._context.event_hub_or_none),
             Family("openq_long_polls", "gauge", "Requests that wait.", [({}, len(self._context.long_polls))]),
         ]
         labels = []

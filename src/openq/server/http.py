@@ -19,6 +19,7 @@ from .buffers import SMALL
 from .cached_head import MAX_CACHE_TRIES, MAX_CACHED_HEAD_BYTES, MAX_CACHED_HEADS, CachedHead
 from .http_names import METHODS, SINGLE_HEADERS, STATUS, UNCACHEABLE_HEADERS
 from .http_request import NO_HEADERS, HttpRequest
+from .http_stream import HttpStream, StreamSource
 from .http_upgrade import PendingUpgrade, head_without_offer, is_websocket_offer
 
 if TYPE_CHECKING:
@@ -591,9 +592,27 @@ class HttpConnection(asyncio.Protocol):
 
     def upgrade(self, request: HttpRequest, protocol: asyncio.Protocol, headers: bytes) -> None:
         """Answer 101 and pass the socket on to `protocol`, with its place in the admission."""
-        assert self._current is request, "a request is answered once, in order"
         assert self._upgrade is not None, "the request offered an upgrade"
-        transport, pending = self._transport, self._upgrade
+        pending = self._upgrade
+        self._hand_over(request, b"%b%b%b\r\n" % (STATUS[101], self._listener.date, headers), protocol)
+        early, pending.early, pending.protocol = pending.early, b"", protocol
+        if early:
+            protocol.data_received(early)
+
+    def stream(
+        self, request: HttpRequest, source: StreamSource, content_type: bytes, headers: bytes
+    ) -> HttpStream | None:
+        if request.gone or self._closing:
+            return None
+        stream = HttpStream(self._listener, self.peer, source)
+        head = b"%bContent-Type: %b\r\n%b%bConnection: close\r\n\r\n"
+        self._hand_over(request, head % (STATUS[200], content_type, self._listener.date, headers), stream)
+        return stream
+
+    def _hand_over(self, request: HttpRequest, head: bytes, protocol: asyncio.Protocol) -> None:
+        """Write the head of a response and pass the socket on, with its place in the admission."""
+        assert self._current is request, "a request is answered once, in order"
+        transport = self._transport
         assert transport is not None
         self._listener.connections.discard(self)
         self._current = self._transport = None
@@ -601,12 +620,10 @@ class HttpConnection(asyncio.Protocol):
         self._closing = True
         self.deadline = 0.0
         self._forget()
-        transport.write(b"%b%b%b\r\n" % (STATUS[101], self._listener.date, headers))
+        transport.write(head)
         transport.set_protocol(protocol)
+        transport.resume_reading()
         protocol.connection_made(transport)
-        early, pending.early, pending.protocol = pending.early, b"", protocol
-        if early:
-            protocol.data_received(early)
 
     def _write_more(self) -> None:
         """Write one chunk of a large reply per loop iteration, and no more than the client reads."""

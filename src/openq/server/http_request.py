@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .http import HttpConnection
+    from .http_stream import HttpStream, StreamSource
     from .stream_login import StreamLogin
 
 log = logging.getLogger("openq.http")
@@ -92,6 +93,10 @@ class HttpRequest:
     @property
     def can_upgrade(self) -> bool:
         return self._connection.can_upgrade
+
+    def stream(self, source: StreamSource, content_type: bytes, headers: bytes = b"") -> HttpStream | None:
+        """Answer 200 with a body that ends with the connection. None if the client is gone."""
+        return self._connection.stream(self, source, content_type, headers)
 
     @property
     def unsent(self) -> int:

@@ -1,0 +1,98 @@
+"""Which events the caller of a stream may see, for as long as the stream lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..auth.policy import POLICY_NOTE
+from ..broker.events import Event
+from ..names import DEFAULT_ACCOUNT, qualified_name, split_name, split_namespace
+from .condition_keys import connection_condition_keys
+from .stream_login import StreamLogin
+
+if TYPE_CHECKING:
+    from .context import ServerContext
+
+_ACTION = "peek"
+_SQS_ACTION = "ReceiveMessage"
+
+
+class EventAccess:
+    """The events of queues that the caller may peek. Decisions are kept for a second."""
+
+    __slots__ = ("_account", "_context", "_decisions", "_login", "_principal", "_queue", "is_tls", "peer")
+
+    def __init__(
+        self,
+        context: ServerContext,
+        login: StreamLogin,
+        peer: str,
+        is_tls: bool,
+        account: str | None,
+        queue: str | None,
+    ) -> None:
+        """`account`: only its queues; None: those of all accounts. `queue`: the stream is about it alone, and
+        ends when the caller may not peek it any more."""
+        self._context = context
+        self._login = login
+        self._principal = login.principal
+        self._account = account
+        self._queue = queue
+        self._decisions: dict[str, bool] = {}
+        self.peer = peer
+        self.is_tls = is_tls
+
+    @property
+    def key(self) -> object:
+        """Equal for callers who may see the same."""
+        login = self._login
+        token = None if login.token is None else login.token.hash
+        return login.principal, token, login.is_guest, self._account, self._queue, self.peer, self.is_tls
+
+    def may_see(self, event: Event) -> bool:
+        if self._may(event.queue):
+            return True
+        to = event.detail.get("to")
+        return to is not None and self._may(to)
+
+    def _may(self, queue_key: str) -> bool:
+        known = self._decisions.get(queue_key)
+        if known is None:
+            known = self._decisions[queue_key] = self._decide(queue_key)
+        return known
+
+    def _decide(self, queue_key: str) -> bool:
+        guard, principal = self._context.guard, self._principal
+        if not queue_key:  # of the whole server
+            return self._account is None and guard.may(principal, "admin", DEFAULT_ACCOUNT, None)
+        account, name = split_name(queue_key)
+        if self._account is not None and account != self._account:
+            return False
+        queue = self._context.broker.find_queue(queue_key)
+        policy = None if queue is None else queue.settings.notes.get(POLICY_NOTE)
+        if policy is None:
+            return guard.may(principal, _ACTION, account, name)
+        region = split_namespace(account)[0] or self._context.config.region
+        keys = connection_condition_keys(self.is_tls, self.peer, principal, region, self._context.now_ms())
+        return guard.may(
+            principal, _ACTION, account, name, policy=policy, sqs_action=_SQS_ACTION, condition_keys=keys
+        )
+
+    def refresh(self, is_changed: bool, now_ms: int) -> bool:
+        """Decide again from now on. False if the login is over, or the queue of the stream is forbidden."""
+        self._decisions = {}
+        if is_changed or self._login.has_expired(now_ms):
+            current = self._login.current(self._context.guard, now_ms)
+            if current is None:
+                return False
+            self._principal = current
+        if self._queue is None:
+            return True
+        return self._may(self._queue)
+
+
+def queue_patterns(account: str, is_one_account: bool, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of queue keys from patterns of names in an account."""
+    if not names:
+        return (qualified_name(account, "*"),) if is_one_account and account != DEFAULT_ACCOUNT else ()
+    return tuple(qualified_name(account, name) for name in names)
