@@ -227,6 +227,7 @@ def test_bad_requests_are_refused_before_the_stream_begins(
 
 def test_other_methods_and_versions(server: InProcessServer) -> None:
     broker_of(server).declare("q", QueueSettings())
+    broker_of(server).sync()
     with server.wire() as wire:
         head = wire.rest("HEAD", "queues/q/events")
         assert (head.status, head.body) == (200, b"")

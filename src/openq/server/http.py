@@ -497,6 +497,8 @@ class HttpConnection(asyncio.Protocol):
             self._cached_heads[len(data)] = CachedHead(data[:size], request)
 
     def _enqueue(self, request: HttpRequest) -> None:
+        if self._closing:
+            return  # behind the last request of this connection
         if self._current is None and self._answer is None and not self._pumping and not self._paused:
             self._start(request)
             return
