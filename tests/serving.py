@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,6 @@ CLAIMED_S = 600
 def free_port() -> int:
     """Below the ports that the system lends to clients: a restarted server finds it free again."""
     import random
-    import socket
 
     chooser = random.Random(os.urandom(8))
     while True:
@@ -79,6 +79,7 @@ class Served:
             env={**environment, "PYTHONUNBUFFERED": "1", **(env or {})},
         )
         self._ready = threading.Event()
+        self._is_log_only = "json" in arguments  # --log-format json: nothing is printed beside the log
         self._readers = [
             threading.Thread(target=self._read, args=(self.process.stdout, self.lines), daemon=True),
             threading.Thread(target=self._read, args=(self.process.stderr, self.log), daemon=True),
@@ -89,13 +90,14 @@ class Served:
     def _read(self, stream: object, into: list[str]) -> None:
         for line in stream:  # type: ignore[attr-defined]
             into.append(line.rstrip("\n"))
-            if "is ready" in line:
+            if "is ready" in line or (self._is_log_only and '"event": "started"' in line):
                 self._ready.set()
         self._ready.set()
 
     def wait(self) -> Served:
         assert self._ready.wait(READY_S), f"not ready in time: {self.lines} {self.log}"
-        is_up = any("is ready" in line for line in (*self.lines, *self.log))
+        marks = ("is ready", '"event": "started"')
+        is_up = any(mark in line for line in (*self.lines, *self.log) for mark in marks)
         assert is_up, f"ended with {self.process.wait(READY_S)}: {self.lines} {self.log}"
         return self
 
@@ -162,3 +164,12 @@ def served(
         yield server.wait()
     finally:
         server.stop()
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.socket() as other:
+        port = free_port()
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        yield port

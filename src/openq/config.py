@@ -27,6 +27,8 @@ from .parsing import (
     read_hosts,
     read_int,
     read_names,
+    read_number,
+    read_patterns,
     read_port_or_off,
     read_seconds,
     read_size,
@@ -130,6 +132,22 @@ KEYS: dict[str, Key] = {
         one_of("auto", "text", "json"), "auto: text on a terminal, JSON lines otherwise", "KIND"
     ),
     "log_level": Key(one_of("debug", "info", "warning", "error"), "minimum log level", "LEVEL"),
+    "log_requests": Key(read_flag, "log every HTTP request, when it is answered", None),
+    "log_slow": Key(
+        within(read_seconds, 0, 1e9, "0 or more seconds; 0 logs none"),
+        "log operations that take longer than this; 0: none",
+        "SECONDS",
+    ),
+    "log_events": Key(
+        read_patterns,
+        "log every state change in the queues with these names (orders*,mail); on: in all; off: in none",
+        "NAMES",
+    ),
+    "log_events_sample": Key(
+        within(read_number, 0, 1, "a share from 0 to 1"),
+        "share of the messages whose state changes are logged; of a message all or none are",
+        "SHARE",
+    ),
     "max_request_bytes": Key(
         within(read_size, 1024, None, "at least 1024 bytes"), "maximum bytes of a request", "SIZE"
     ),
@@ -202,6 +220,10 @@ class Config:
     definitions: str | None = None
     log_format: str = "auto"
     log_level: str = "info"
+    log_requests: bool = False
+    log_slow: float = 0
+    log_events: tuple[str, ...] = ()
+    log_events_sample: float = 1
     max_request_bytes: int = 20 * _MIB
     max_message_bytes: int = 128 * _MIB
     max_buffer_bytes: int = 256 * _MIB

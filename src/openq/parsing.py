@@ -156,6 +156,26 @@ def read_hosts(value: object) -> tuple[str, ...]:
     return names
 
 
+def read_number(value: object) -> float:
+    number = _quantity(value, {"": 1.0})
+    if number is None:
+        raise ValueError("a number, such as 0.5")
+    return number
+
+
+def read_patterns(value: object) -> tuple[str, ...]:
+    """Patterns of names, with * and ?; `on` means all, `off` none."""
+    if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in _FLAGS):
+        return ("*",) if read_flag(value) else ()
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, Iterable):
+        patterns = list(value)
+        if all(isinstance(pattern, str) for pattern in patterns):
+            return tuple(pattern.strip() for pattern in patterns if pattern.strip())
+    raise ValueError("names with * and ?, as a list in the file and with commas between them elsewhere")
+
+
 def one_of(*words: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and value.strip().lower() in words:

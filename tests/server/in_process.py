@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from openq.config import DEFAULT_AMQP_PORT, Config
 from openq.local.broker import LocalBroker
-from openq.server.app import JsonLines, Server
+from openq.logs import JsonLines
+from openq.server.app import Server
 from openq.server.listener import new_loop
 from tests.server.raw_http import RawHttpClient
 from tests.serving import free_port

@@ -10,8 +10,7 @@ import ssl
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,8 @@ from openq.server.app import PortTaken, Server, tls_context
 from openq.server.listener import new_loop
 from tests.certificates import make_certificate
 from tests.cli.helpers import run_in_process
-from tests.serving import free_port, served, start
+from tests.serving import free_port, served, start, taken_port
 from tests.waiting import until
-
-
-@contextmanager
-def taken_port() -> Iterator[int]:
-    with socket.socket() as other:
-        port = free_port()
-        other.bind(("127.0.0.1", port))
-        other.listen()
-        yield port
 
 
 def test_json_prints_one_line_with_the_ports_when_ready_and_nothing_else(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from botocore.exceptions import ClientError
 
 from openq.config import Config
 from openq.local.broker import LocalBroker
-from openq.server.app import NoCredentials, Server, banner
+from openq.server.announcement import banner
+from openq.server.app import NoCredentials, Server
 from openq.server.listener import new_loop
 from tests.cli.helpers import CommandResult, run_openq
 from tests.server.raw_http import Answer, RawHttpClient, request_bytes, rest_request

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import OpenQError
+from ..logs import emit
 from ..server.buffers import SMALL
 from ..server.context import ServerContext
 from .access import Logins
@@ -92,7 +93,7 @@ class AmqpServer:
 
     def connection_opened(self, connection: AmqpConnection) -> None:
         """The handshake is done."""
-        log.info("connection %s: user %r in vhost %r", connection.label, connection.user, connection.vhost)
+        emit(log, logging.INFO, "connection_opened", **_log_fields(connection))
         self.disk_alarm.connection_opened(connection)
 
     def connection_closing(self, connection: AmqpConnection) -> None:
@@ -102,7 +103,10 @@ class AmqpServer:
 
     def disconnect(self, connection: AmqpConnection) -> None:
         """The socket is lost."""
-        del self.open_connections[connection]
+        socket = self.open_connections.pop(connection)
+        if connection.vhost:
+            duration_s = round(self.context.loop.time() - socket.connected_s, 3)
+            emit(log, logging.INFO, "connection_closed", **_log_fields(connection), duration_s=duration_s)
         self.closing_connections += 1
         connection.run_in_order(self._release, connection)
 
@@ -208,3 +212,13 @@ class AmqpServer:
             for channel in connection.channels.values()
             for consumer in channel.consumers.by_tag.values()
         ]
+
+
+def _log_fields(connection: AmqpConnection) -> dict[str, object]:
+    return {
+        "protocol": "amqp",
+        "conn": f"{connection.peer}:{connection.port}",
+        "user": connection.user,
+        "vhost": connection.vhost,
+        "client": connection.label,
+    }

@@ -7,7 +7,9 @@ import signal
 from argparse import Namespace
 
 from ..config import KEYS, Config, find_file, load
+from ..errors import OpenQError
 from .doctor import listening_process
+from .main import exit_code_of
 from .terminal import FAILED, OK, say
 
 
@@ -21,7 +23,19 @@ def serve(options: Namespace) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if options.json and options.log_format is None:
         options.log_format = "json"
-    config = read_settings(options)
+    wanted = options.log_format or os.environ.get("OPENQ_LOG_FORMAT", "")
+    is_log_only = wanted == "json" and not options.json
+    try:
+        config = read_settings(options)
+        is_log_only |= config.log_format == "json" and not options.json
+        return _serve(config, options)
+    except (OpenQError, OSError) as error:
+        if not is_log_only:
+            raise
+        return _log_failure(error)
+
+
+def _serve(config: Config, options: Namespace) -> int:
     from ..server.app import PortTaken, run
 
     try:
@@ -29,5 +43,24 @@ def serve(options: Namespace) -> int:
     except PortTaken as taken:
         holder = listening_process(taken.port)
         by = f" by {holder}" if holder else ""
-        say(f"port {taken.port} is taken{by}; stop that program, or {taken.advice}")
+        text = f"port {taken.port} is taken{by}; stop that program, or {taken.advice}"
+        if config.log_format == "json" and not options.json:
+            raise OpenQError(text) from None
+        say(text)
         return FAILED
+
+
+def _log_failure(error: Exception) -> int:
+    """With `--log-format json` the last line is a log line too."""
+    import logging
+
+    from ..logs import emit
+    from ..server.logs import set_up_logging
+
+    writer = set_up_logging(Config(log_format="json"))
+    text = (
+        f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    )
+    emit(logging.getLogger("openq.server"), logging.CRITICAL, "not_started", reason=text)
+    writer.flush()
+    return exit_code_of(error)

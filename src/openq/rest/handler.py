@@ -149,6 +149,7 @@ class RestHandler:
     ) -> None:
         call = RestCall(self.context, request, route, account or principal.account, args)
         call.principal = principal
+        request.user = principal.user
         # Before the queue is looked up: the reply must not reveal whether it exists.
         if route.scope == "queue":
             call.require(route.permission, args[0])

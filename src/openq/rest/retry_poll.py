@@ -43,6 +43,7 @@ class RetryPoll(Generic[T]):
             self._timer = call.context.loop.call_later(self._wait_s, self.end)
             call.context.long_polls.add(self)
             call.request.on_gone = self.end
+            call.request.waited = True
         self._try()
 
     def notify(self, *_: object) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import json
 import logging
 import os
 import resource
-import shlex
 import signal
 import ssl
 import sys
@@ -18,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, NamedTuple, TextIO
 
-from .._version import __version__
 from ..amqp.definitions_import import apply_at_start
 from ..amqp.management.api import ManagementApi
 from ..amqp.server import AmqpServer
@@ -37,10 +34,13 @@ from ..settings import merge_settings
 from ..sqs.handler import SqsHandler
 from ..webhooks.declaring import declare_webhook
 from ..webhooks.service import WebhookService
+from .announcement import Announcer
 from .context import ServerContext, StreamView
+from .event_log import EventLog
 from .health import HealthHandler
 from .http_request import HttpRequest
 from .listener import HttpLimits, Listener, new_loop
+from .logs import LoopWatch, RequestLog, set_up_logging
 from .memory import MemoryReclaimer, limit_arenas
 from .router import HttpRouter
 from .tls import client_context, load_certificate, tls_context
@@ -99,8 +99,11 @@ class Server:
         self.router.add("/_aws/sqs/messages/", sqs.peek)
         for path in ("/livez", "/readyz", "/healthz", "/metrics"):
             self.router.add(path, health.handle)
+        self._handler = self._enter if broker.storage.waits else self.router.handle
+        self._request_log = RequestLog(self._handler)
+        self._loop_watch = LoopWatch(loop, lambda: self._request_log.slow_s)
         self.listener = Listener(
-            self._enter if broker.storage.waits else self.router.handle,
+            self._handler,
             HttpLimits(
                 request_bytes=config.max_request_bytes,
                 connections=config.max_connections,
@@ -124,6 +127,14 @@ class Server:
         self._tls_context: ssl.SSLContext | None = None
         self._amqps_context: ssl.SSLContext | None = None
         self._reclaimer = MemoryReclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
+        self._event_log = EventLog(broker)
+        self._set_logs(config)
+
+    def _set_logs(self, config: Config) -> None:
+        """What is logged on demand: requests, slow operations, state changes."""
+        requests = self._request_log
+        requests.logs_all, requests.slow_s = config.log_requests, config.log_slow
+        self.listener.handler = requests.handle if requests.is_on else self._handler
 
     def _open_streams(self) -> StreamView:
         from ..push.server import StreamServer
@@ -201,6 +212,8 @@ class Server:
         self._sweep()
         self.webhooks.start()
         self._reclaimer.start(self.loop)
+        self._loop_watch.start()
+        self._event_log.start(config.log_events, config.log_events_sample)
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """The address as a client on this machine reaches it."""
@@ -341,6 +354,7 @@ class Server:
     async def drain(self) -> int:
         """Finish running requests, then close the broker. Returns the number of stored messages."""
         self._reclaimer.stop()
+        self._loop_watch.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._refresher is not None:
@@ -395,6 +409,7 @@ class Server:
 
     def _close(self) -> int:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""
+        self._event_log.stop()
         self.topology.peers.leave()
         with suppress(OpenQError):
             self.webhooks.leave()
@@ -437,142 +452,19 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def set_up_logging(config: Config) -> None:
-    kind = config.log_format
-    if kind == "auto":
-        kind = "text" if sys.stderr.isatty() else "json"
-    handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if kind == "json" else text)
-    root = logging.getLogger("openq")
-    root.handlers[:] = [handler]
-    root.propagate = False
-    root.setLevel(config.log_level.upper())
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object per line; names that clients choose cannot inject lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            "logger": record.name,
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-def banner(server: Server, out: TextIO) -> None:
-    config, url = server.config, server.url
-    where = f"everything acknowledged is in {config.data}"
-    if config.path is None:
-        where = server.broker.storage.place
-    lines = [
-        f"OpenQ {__version__} is ready: {where}",
-        f"  SQS        {url}",
-        f"  REST       {url}/api/v1/queues   (description: {url}/openapi.json)",
-        f"  AMQP       {_amqp_line(server)}",
-        f"  metrics    {url}/metrics   health: {url}/readyz",
-    ]
-    if config.relaxed:
-        lines.append(
-            "  RELAXED    replies do not wait for the sync: up to 50 ms of writes are lost in a power cut"
-        )
-    if server.new_key is not None:
-        user, key, secret = server.new_key
-        lines += [
-            f"  first key of user {user}, shown this once"
-            + ("" if config.path is None else f" and kept in {os.path.join(config.path, 'first-key')}"),
-            f"    AWS_ACCESS_KEY_ID={key}",
-            f"    AWS_SECRET_ACCESS_KEY={secret}",
-        ]
-    elif server.guard.is_open:
-        lines.append("  sign-in    not needed: no users exist" + (" (INSECURE)" if config.insecure else ""))
-    else:
-        lines.append("  sign-in    needed: users exist (`openq user ls`)")
-    lines += ["Try:", *_example_lines(server), "Ctrl-C stops it."]
-    print("\n".join(lines), file=out, flush=True)
-
-
-def _amqp_line(server: Server) -> str:
-    urls = [url for url in (server.amqp_url, server.amqps_url) if url]
-    if not urls:
-        return "not served (--amqp-port)"
-    user = "   (user guest, password guest)" if server.guard.is_open else ""
-    return " and ".join(urls) + user
-
-
-def _example_lines(server: Server) -> list[str]:
-    """Example commands that can be copied into another terminal."""
-    url, region = server.url, server.config.region
-    sign_in, keys = "", ""
-    if not server.guard.is_open:
-        sign_in = " -H 'Authorization: Bearer TOKEN'"  # `openq token create`
-    else:
-        keys = "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test "
-    python = f"import boto3; print(boto3.client('sqs', '{region}', endpoint_url='{url}').list_queues())"
-    pika = []
-    if server.amqp_url and server.guard.is_open:
-        opened = f"pika.BlockingConnection(pika.URLParameters('{server.amqp_url}')).channel()"
-        pika = [f"  python -c \"import pika; print({opened}.queue_declare('hello', passive=True))\""]
-    return [
-        *_activate_command(),
-        f"  curl -X PUT {url}/api/v1/queues/hello{sign_in}",
-        f'  curl {url}/api/v1/queues/hello/messages --json \'{{"payload": "hi"}}\'{sign_in}',
-        f"  {keys}aws sqs list-queues --endpoint-url {url} --region {region}",
-        f'  {keys}python -c "{python}"',
-        *pika,
-    ]
-
-
-def _activate_command() -> list[str]:
-    """The command that activates the virtual environment, if one is needed to find `openq`."""
-    script = os.path.join(sys.prefix, "bin", "activate")
-    if sys.prefix == sys.base_prefix or not os.path.exists(script):
-        return []
-    near = os.path.relpath(script)
-    return [f"  . {shlex.quote(script if near.startswith(os.pardir) else near)}"]
-
-
-def ready_line(server: Server) -> str:
-    """The line that `openq serve --json` prints when it is ready: how to connect."""
-    config = server.config
-    line: dict[str, object] = {
-        "event": "ready",
-        "version": __version__,
-        "pid": os.getpid(),
-        "url": server.url,
-        "port": _port_of(server.url),
-        "amqp_url": server.amqp_url or None,
-        "amqp_port": _port_of(server.amqp_url),
-        "amqps_url": server.amqps_url or None,
-        "amqps_port": _port_of(server.amqps_url),
-        "store": "redis" if config.store is not None else "memory" if config.memory else "journal",
-        "data": None if config.path is None else os.path.abspath(config.path),
-        "sign_in": not server.guard.is_open,
-    }
-    if server.new_key is not None:
-        user, key, secret = server.new_key
-        line["first_key"] = {"user": user, "access_key_id": key, "secret_access_key": secret}
-    return json.dumps(line, ensure_ascii=False)
-
-
-def _port_of(url: str) -> int | None:
-    return int(url.rpartition(":")[2]) if url else None
-
-
-async def _serve(server: Server, out: TextIO, options: RunOptions) -> int:
+async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> int:
     """Serve until a signal stops the server. Returns the number of stored messages.
 
     One run of the loop: a signal between two runs would be lost.
     """
-    stopping = asyncio.Event()
+    stopping: asyncio.Future[str] = server.loop.create_future()
+
+    def stop(number: signal.Signals) -> None:
+        if not stopping.done():
+            stopping.set_result(number.name)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        server.loop.add_signal_handler(number, stopping.set)
+        server.loop.add_signal_handler(number, stop, number)
     server.loop.add_signal_handler(signal.SIGHUP, _reload, server, options.reload)
     await server.start()
     # Objects created at start are permanent: the collector need not scan them. Connections leave no cycles
@@ -580,17 +472,10 @@ async def _serve(server: Server, out: TextIO, options: RunOptions) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    if options.as_json:
-        print(ready_line(server), file=out, flush=True)
-    else:
-        banner(server, out)
+    announcer.ready(server)
     if options.ready is not None:
         options.ready(server)
-    await stopping.wait()
-    if options.as_json:
-        print(json.dumps({"event": "stopping"}), file=out, flush=True)
-    else:
-        print("stopping: no new requests; those that run may end", file=out, flush=True)
+    announcer.stopping(await stopping)
     return await server.drain()
 
 
@@ -631,7 +516,6 @@ def open_user_store(config: Config, broker: Broker) -> UserStore:
 
 
 class RunOptions(NamedTuple):
-    as_json: bool = False  # the output is for programs
     ready: Callable[[Server], None] | None = None  # called once the server accepts requests
     reload: Callable[[], Config] | None = None  # reads the configuration again, for SIGHUP
 
@@ -644,9 +528,9 @@ def run(
     as_json: bool = False,
     reload: Callable[[], Config] | None = None,
 ) -> int:
-    """Serve until SIGTERM or Ctrl-C. Returns the exit code."""
-    out = out or sys.stdout
-    set_up_logging(config)
+    """Serve until SIGTERM or Ctrl-C. Returns the exit code. With `as_json` the output is for programs."""
+    announcer = Announcer(out or sys.stdout, config, as_json=as_json)
+    writer = set_up_logging(config)
     # Until the loop takes it over: a SIGHUP during the start must not end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_file_limit()
@@ -655,27 +539,26 @@ def run(
     broker = open_broker(config, loop)
     try:
         server = Server(config, broker, loop)
-        if server.new_key is not None and config.path is not None:
-            text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*server.new_key)
-            write_secret_file(os.path.join(config.path, "first-key"), text)
-        count = loop.run_until_complete(_serve(server, out, RunOptions(as_json, ready, reload)))
-        if as_json:
-            print(json.dumps({"event": "stopped", "messages": count}), file=out, flush=True)
-        else:
-            print(stop_message(config, count), file=out, flush=True)
+        if server.new_key is not None:
+            _keep_first_key(config, server.new_key, is_shown=as_json or config.log_format != "json")
+        start_s = time.monotonic()
+        count = loop.run_until_complete(_serve(server, announcer, RunOptions(ready, reload)))
+        announcer.stopped(count, time.monotonic() - start_s)
         return 0
     finally:
         broker.close()
         with suppress(Exception):
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+        writer.flush()
 
 
-def stop_message(config: Config, count: int) -> str:
-    kept = "1 message" if count == 1 else f"{count} messages"
-    be = ("is", "was") if count == 1 else ("are", "were")
-    if config.store is not None:
-        return f"stopped; {kept} {be[0]} in Redis"
-    if config.memory:
-        return f"stopped; {kept} {be[1]} in memory and {be[0]} gone"
-    return f"stopped; {kept} {be[0]} safe on disk in {config.data}"
+def _keep_first_key(config: Config, new_key: tuple[str, str, str], *, is_shown: bool) -> None:
+    if config.path is not None:
+        text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*new_key)
+        write_secret_file(os.path.join(config.path, "first-key"), text)
+    elif not is_shown:
+        raise NoCredentials(
+            "`--auth on` makes a first key, which `--log-format json` would show nowhere: no secret is "
+            "logged; create a user first (`openq user add`), or use `--json` or `--log-format text`"
+        )

@@ -215,9 +215,7 @@ class HttpConnection(asyncio.Protocol):
     def _client_gone(self) -> None:
         current, self._current = self._current, None
         if current is not None:
-            current.gone = True
-            if current.on_gone is not None:
-                current.on_gone()
+            current.client_gone()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:

@@ -24,6 +24,7 @@ class HttpRequest:
 
     __slots__ = (
         "_connection",
+        "_on_answer",
         "body",
         "fields",
         "gone",
@@ -33,6 +34,8 @@ class HttpRequest:
         "on_gone",
         "repeated",
         "target",
+        "user",
+        "waited",
     )
 
     def __init__(
@@ -55,6 +58,9 @@ class HttpRequest:
         self.login: StreamLogin | None = None  # by a ticket
         self.gone = False  # the client disconnected; a reply is not sent
         self.on_gone: Callable[[], None] | None = None
+        self._on_answer: Callable[[int, int], None] | None = None
+        self.user = ""  # the authenticated caller, for the log
+        self.waited = False  # it waited for a message
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -83,6 +89,8 @@ class HttpRequest:
 
     def answer(self, status: int, body: bytes, content_type: bytes, headers: bytes = b"") -> None:
         """`headers` are further lines, each with its CRLF."""
+        if self._on_answer is not None:
+            self._on_answer(status, len(body))
         self._connection.answer(self, status, body, content_type, headers)
 
     def upgrade(self, protocol: asyncio.Protocol, headers: bytes) -> None:
@@ -96,7 +104,29 @@ class HttpRequest:
 
     def stream(self, source: StreamSource, content_type: bytes, headers: bytes = b"") -> HttpStream | None:
         """Answer 200 with a body that ends with the connection. None if the client is gone."""
+        if self._on_answer is not None:
+            self._on_answer(200, 0)
         return self._connection.stream(self, source, content_type, headers)
+
+    def when_answered(self, callback: Callable[[int, int], None]) -> None:
+        """Call back, once, with status and size of the reply; status 0: the client left before it."""
+        before = self._on_answer
+
+        def answered(status: int, size: int) -> None:
+            self._on_answer = None
+            callback(status, size)
+            if before is not None:
+                before(status, size)
+
+        self._on_answer = answered
+
+    def client_gone(self) -> None:
+        """Called by the connection: the client disconnected."""
+        self.gone = True
+        if self._on_answer is not None:
+            self._on_answer(0, 0)
+        if self.on_gone is not None:
+            self.on_gone()
 
     @property
     def unsent(self) -> int:

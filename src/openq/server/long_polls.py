@@ -198,6 +198,7 @@ class MessagePoll:
         if self._over:
             return  # served while `add_waiter` was suspended
         self._timer = context.loop.call_later(wait_s, self.end)
+        self._request.waited = True
         self._request.on_gone = self.end
         context.long_polls.add(self)
         if self._request.gone:

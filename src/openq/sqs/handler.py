@@ -169,6 +169,7 @@ class SqsHandler:
             raise errors.unknown_operation(target.removeprefix(_PREFIX).decode("latin-1")[:100])
         name, decode, has_url = known
         principal, region = self._caller(request)
+        request.user = principal.user
         try:
             wanted: Any = decode(request.body or b"{}")
         except aws_json.DECODE_ERRORS as error:
@@ -186,6 +187,7 @@ class SqsHandler:
             request.answer(404, b"<UnknownOperationException/>\n", XML_TYPE)
             return
         principal = self.principal(request)
+        request.user = principal.user
         if sts.is_caller_identity_request(request.query, request.body) and not principal.is_anonymous:
             id = self._ids.next()
             body = sts.caller_identity(principal, principal.account, id.decode())

@@ -81,6 +81,7 @@ class ManagementApi:
     def _dispatch(self, call: ManagementCall, principal: Principal) -> None:
         call.principal = principal
         request = call.request
+        request.user = principal.user
         method = "GET" if request.method == "HEAD" else request.method
         path = request.path[len(PREFIX) :].rstrip("/")
         segments = [unquote(segment) for segment in path.split("/")]

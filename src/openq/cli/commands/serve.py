@@ -23,6 +23,9 @@ def _flags() -> tuple[Option, ...]:
             continue
         if value not in (None, ()):
             help += f" (default {value})"
+        if key == "log_events":  # alone it means all queues
+            flags.append(Option(flag_of(key), metavar=row.metavar, nargs="?", const="on", help=help))
+            continue
         flags.append(Option(flag_of(key), metavar=row.metavar, help=help))
     return tuple(flags)
 
