@@ -96,6 +96,8 @@ class HttpRequest:
     def upgrade(self, protocol: asyncio.Protocol, headers: bytes) -> None:
         """Answer 101: the connection speaks another protocol from now on. Only for requests that offered it
         (see `http_upgrade.py`)."""
+        if self._on_answer is not None:
+            self._on_answer(101, 0)
         self._connection.upgrade(self, protocol, headers)
 
     @property
