@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from openq.server.app import _activate_command
+from openq.server.announcement import _activate_command
 from tests.certificates import make_certificate
 from tests.serving import free_port, served, start
 from tests.waiting import until
