@@ -72,17 +72,20 @@ class AmqpConsumer:
         own = self.prefetch - self.unacked if self.prefetch else UNLIMITED
         return min(own, self.channel.capacity()) if own > 0 else 0
 
-    def reserve(self, count: int) -> None:
-        if not self.no_ack:
-            self.unacked += count
-            self.channel.in_flight += count
+    def reserve(self, deliveries: list[Delivery]) -> None:
+        self._reserve(len(deliveries))
 
     def take(self, size: int) -> bool:
-        self.reserve(1)
+        self._reserve(1)
         return True
 
     def cancel(self, deliveries: list[Delivery]) -> None:
-        self.reserve(-len(deliveries))
+        self._reserve(-len(deliveries))
+
+    def _reserve(self, count: int) -> None:
+        if not self.no_ack:
+            self.unacked += count
+            self.channel.in_flight += count
 
     def flush(self) -> None:
         self.channel.flush()

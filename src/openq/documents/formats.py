@@ -52,14 +52,14 @@ def join_messages(format: Format, messages: list[bytes], frame: bytes | None = N
     """Like `encode_messages`, for messages that are already encoded. `frame` is the reply without them."""
     if frame is None:
         frame = format.encode({"messages": []})
-    empty, head, comma = (b"[]", b"[", b",") if format.is_json else (b"\x90", _array_head(len(messages)), b"")
+    empty, head, comma = (b"[]", b"[", b",") if format.is_json else (b"\x90", array_head(len(messages)), b"")
     at = frame.index(b"messages") + len(b'messages":' if format.is_json else b"messages")
     assert frame.startswith(empty, at), "messages are the first field"
     end = [b"]"] if format.is_json else []
     return b"".join([frame[:at], head, comma.join(messages), *end, frame[at + len(empty) :]])
 
 
-def _array_head(count: int) -> bytes:
+def array_head(count: int) -> bytes:
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")

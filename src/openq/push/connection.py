@@ -223,7 +223,7 @@ class StreamConnection:
         for consumer in list(subscription.consumers.values()):
             self._remove_queue(consumer)
         if request.release:
-            mine = [text for text, each in self.unsettled.items() if each.subscription is subscription]
+            mine = [text for text, each in self.unsettled.items() if each[0].subscription is subscription]
             self._release_receipts(mine)
         if request.id is not None:
             self._after_commit.append(f.Ok(id=request.id))
@@ -232,8 +232,8 @@ class StreamConnection:
         """Its deliveries are gone with the queue."""
         subscription, queue_key = consumer.subscription, consumer.dispatcher.queue_key
         subscription.consumers.pop(queue_key, None)
-        for text in [text for text, each in self.unsettled.items() if each.consumer is consumer]:
-            subscription.free(1, self.unsettled.pop(text).size)
+        for text in [text for text, each in self.unsettled.items() if each[0] is consumer]:
+            subscription.free(1, self.unsettled.pop(text)[2])
         if subscription.pattern is None:
             self.subscriptions.pop(subscription.id, None)
         if not self.is_closed:
@@ -254,16 +254,16 @@ class StreamConnection:
 
     def deliver(self, consumer: QueueConsumer, deliveries: list[Delivery]) -> None:
         """Bodies are loaded, and the credit is reserved."""
-        subscription = consumer.subscription
         prefix = self._broker.storage.id_prefix
         unsettled = self.unsettled
+        receipts: list[str] = []
         for delivery in deliveries:
-            entry = delivery.entry
-            text = f"{prefix}{entry.seq:012x}/{delivery.number:x}"
-            unsettled[text] = Unsettled(consumer, (entry.seq, delivery.number), entry.size)
-        for data in encode_deliveries(
-            self._broker, self.format, subscription.id, consumer.dispatcher.queue, deliveries
-        ):
+            entry, number = delivery.entry, delivery.number
+            text = f"{prefix}{entry.seq:012x}/{number:x}"
+            unsettled[text] = (consumer, (entry.seq, number), entry.size)
+            receipts.append(text)
+        sub, queue = consumer.subscription.id, consumer.dispatcher.queue
+        for data in encode_deliveries(self._broker, self.format, sub, queue, deliveries, receipts):
             self._socket.send(data)
         self._broker.drop_bodies(deliveries)  # they may stay unsettled for days
         self._socket.flush_soon()
@@ -272,73 +272,60 @@ class StreamConnection:
 
     def _settle_acks(self) -> None:
         acks, self._acks = self._acks, []
-        failed = self._settle([each.receipts for each in acks], "DeleteMessage", self._broker.ack)
-        for ack, (errors, _) in zip(acks, failed, strict=True):
-            if ack.id is not None or errors:
-                settled = f.Settled(id=ack.id, count=len(ack.receipts) - len(errors), failed=errors)
-                self._after_commit.append(settled)
+        texts = acks[0].receipts if len(acks) == 1 else [text for ack in acks for text in ack.receipts]
+        errors, _ = self._settle(texts, "DeleteMessage", self._broker.ack)
+        start = 0
+        for ack in acks:
+            end = start + len(ack.receipts)
+            failed = [errors[at] for at in range(start, end) if at in errors] if errors else []
+            start = end
+            if ack.id is not None or failed:
+                count = len(ack.receipts) - len(failed)
+                self._after_commit.append(f.Settled(id=ack.id, count=count, failed=failed))
 
     def _settle(
-        self, lists: Sequence[list[str]], sqs_action: str, act: Settle, keep: bool = False
-    ) -> list[tuple[list[ReceiptFailure], list[str]]]:
-        """Settle deliveries, queue by queue; returns errors and outcomes for each list.
+        self, texts: list[str], sqs_action: str, act: Settle, keep: bool = False
+    ) -> tuple[dict[int, ReceiptFailure], dict[int, str]]:
+        """Settle deliveries, queue by queue; returns errors and outcomes by position.
 
         `keep`: they stay in flight after it (`extend`).
         """
         unsettled = self.unsettled
-        results: list[tuple[list[ReceiptFailure], list[str]]] = [([], []) for _ in lists]
-        groups: dict[QueueConsumer, list[tuple[int, str, Unsettled]]] = {}
-        for at, texts in enumerate(lists):
-            for text in texts:
-                found = unsettled.get(text) if keep else unsettled.pop(text, None)
-                if found is None:
+        found = [unsettled.get(text) if keep else unsettled.pop(text, None) for text in texts]
+        errors: dict[int, ReceiptFailure] = {}
+        outcomes: dict[int, str] = {}
+        for consumer, positions in _by_consumer(found).items():
+            if consumer is None:
+                for at in positions:
                     # It was settled before, or belonged to an earlier connection: its lease is over.
-                    error = VisibilityTimeoutExpired(text[:100], "")
-                    results[at][0].append(receipt_failure(text[:100], error))
-                    continue
-                group = groups.get(found[0])
-                if group is None:
-                    group = groups[found[0]] = []
-                group.append((at, text, found))
-        for consumer, group in groups.items():
+                    text = texts[at][:100]
+                    errors[at] = receipt_failure(text, VisibilityTimeoutExpired(text, ""))
+                continue
+            mine = [each for each in map(found.__getitem__, positions) if each is not None]
             queue_key = consumer.dispatcher.queue_key
-            outcomes: Sequence[str | int | OpenQError | None]
+            results: Sequence[str | int | OpenQError | None]
             try:
                 if not self.access.may("receive", consumer.dispatcher.queue, sqs_action):
                     raise Problem("forbidden", f"{self.access.principal.user} may not settle these")
-                outcomes = act(queue_key, [each[2][1] for each in group])
+                results = act(queue_key, [receipt for _, receipt, _ in mine])
             except QueueNotFound as error:
-                outcomes = [error] * len(group)
+                results = [error] * len(mine)
             except (OpenQError, Problem) as error:
                 # The disk is full, or Redis is unreachable: they stay in flight, and may be settled again.
                 shown = failure(error) if isinstance(error, OpenQError) else error
-                for at, text, found in group:
-                    if not keep:
-                        unsettled[text] = found
-                    results[at][0].append(
-                        ReceiptFailure(receipt_id=text, code=shown.code, detail=shown.detail)
-                    )
+                for at, each in zip(positions, mine, strict=True):
+                    unsettled[texts[at]] = each
+                    errors[at] = ReceiptFailure(receipt_id=texts[at], code=shown.code, detail=shown.detail)
                 continue
-            if any(outcomes):
-                self._note_outcomes(queue_key, group, outcomes, results)
+            if any(results):
+                for at, result in zip(positions, results, strict=True):
+                    if isinstance(result, OpenQError):
+                        errors[at] = receipt_failure(texts[at], with_receipt(texts[at], queue_key, result))
+                    elif result is not None:
+                        outcomes[at] = result if isinstance(result, str) else iso(result)
             if not keep:
-                self._free(consumer, len(group), sum([each[2][2] for each in group]))
-        return results
-
-    def _note_outcomes(
-        self,
-        queue_key: str,
-        group: list[tuple[int, str, Unsettled]],
-        outcomes: Sequence[str | int | OpenQError | None],
-        results: list[tuple[list[ReceiptFailure], list[str]]],
-    ) -> None:
-        for (at, text, _), outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, OpenQError):
-                results[at][0].append(receipt_failure(text, with_receipt(text, queue_key, outcome)))
-            elif isinstance(outcome, str):
-                results[at][1].append(outcome)
-            elif outcome is not None:
-                results[at][1].append(iso(outcome))
+                self._free(consumer, len(mine), sum([size for _, _, size in mine]))
+        return errors, outcomes
 
     def _free(self, consumer: QueueConsumer, count: int, size: int) -> None:
         """Their credit can be used again."""
@@ -352,14 +339,14 @@ class StreamConnection:
 
     def _settle_one(self, request: f.Nack | f.Reject | f.Extend, sqs_action: str, act: Settle) -> None:
         is_extending = isinstance(request, f.Extend)
-        [(failed, outcomes)] = self._settle([request.receipts], sqs_action, act, is_extending)
-        if request.id is not None or failed:
+        errors, outcomes = self._settle(request.receipts, sqs_action, act, is_extending)
+        if request.id is not None or errors:
             self._after_commit.append(
                 f.Settled(
                     id=request.id,
-                    count=len(request.receipts) - len(failed),
-                    failed=failed,
-                    outcomes=outcomes or UNSET,
+                    count=len(request.receipts) - len(errors),
+                    failed=[errors[at] for at in sorted(errors)],
+                    outcomes=[outcomes[at] for at in sorted(outcomes)] or UNSET,
                 )
             )
 
@@ -393,7 +380,8 @@ class StreamConnection:
             self._broker.release(queue_key, receipts)
             return [None] * len(receipts)
 
-        return self._settle([texts], "ChangeMessageVisibility", act)[0][0]
+        errors, _ = self._settle(texts, "ChangeMessageVisibility", act)
+        return [errors[at] for at in sorted(errors)]
 
     # -- publishing
 
@@ -452,10 +440,10 @@ class StreamConnection:
         self.finish_turn()
 
     def _take_all(self, consumer: QueueConsumer) -> list[Receipt]:
-        mine = [text for text, each in self.unsettled.items() if each.consumer is consumer]
+        mine = [text for text, each in self.unsettled.items() if each[0] is consumer]
         taken = [self.unsettled.pop(text) for text in mine]
-        consumer.subscription.free(len(taken), sum(each.size for each in taken))
-        return [each.receipt for each in taken]
+        consumer.subscription.free(len(taken), sum(size for _, _, size in taken))
+        return [receipt for _, receipt, _ in taken]
 
     def close(self, code: int, reason: str) -> None:
         """Return what is in flight, then send a close frame."""
@@ -475,13 +463,24 @@ class StreamConnection:
                 self._remove_queue(consumer)
         self.subscriptions.clear()
         groups: dict[str, list[Receipt]] = {}
-        for each in self.unsettled.values():
-            groups.setdefault(each.consumer.dispatcher.queue_key, []).append(each.receipt)
+        for consumer, receipt, _ in self.unsettled.values():
+            groups.setdefault(consumer.dispatcher.queue_key, []).append(receipt)
         self.unsettled.clear()
         for queue_key, receipts in groups.items():
             self.server.hub.requeue(queue_key, receipts)
         self._after_commit.clear()
         self.dispatch()
+
+
+def _by_consumer(found: Sequence[Unsettled | None]) -> dict[QueueConsumer | None, Sequence[int]]:
+    """The positions of each consumer's deliveries; None: of those that are unknown."""
+    consumers = {None if each is None else each[0] for each in found}
+    if len(consumers) == 1:
+        return {consumers.pop(): range(len(found))}
+    groups: dict[QueueConsumer | None, list[int]] = {each: [] for each in consumers}
+    for at, each in enumerate(found):
+        groups[None if each is None else each[0]].append(at)
+    return dict(groups)
 
 
 _HANDLERS: dict[type, Callable[[StreamConnection, Any], None]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..auth.rules import matches
 from ..broker.interface import Receipt
@@ -14,28 +14,19 @@ if TYPE_CHECKING:
     from .connection import StreamConnection
 
 
-class Unsettled(NamedTuple):
-    """A delivery that the client has not settled."""
-
-    consumer: QueueConsumer
-    receipt: Receipt
-    size: int
-
-    @property
-    def subscription(self) -> Subscription:
-        return self.consumer.subscription
+# A delivery that the client has not settled: its consumer, receipt and size.
+Unsettled = tuple["QueueConsumer", Receipt, int]
 
 
 class QueueConsumer:
     """One queue of a subscription. Implements `dispatcher.PushConsumer`."""
 
-    __slots__ = ("dispatcher", "is_removed", "label", "limits_bytes", "no_ack", "priority", "subscription")
+    __slots__ = ("dispatcher", "is_removed", "label", "no_ack", "priority", "subscription")
 
     def __init__(self, subscription: Subscription, dispatcher: QueueDispatcher[QueueConsumer]) -> None:
         self.subscription = subscription
         self.dispatcher = dispatcher
         self.label = subscription.label
-        self.limits_bytes = True
         self.no_ack = False
         self.priority = 0
         self.is_removed = False
@@ -43,8 +34,14 @@ class QueueConsumer:
     def capacity(self) -> int:
         return self.subscription.capacity()
 
-    def reserve(self, count: int) -> None:
-        raise AssertionError("`take` reserves, because bytes are limited")
+    @property
+    def limits_bytes(self) -> bool:
+        return self.subscription.credit.bytes is not None
+
+    def reserve(self, deliveries: list[Delivery]) -> None:
+        subscription = self.subscription
+        subscription.in_flight += len(deliveries)
+        subscription.in_flight_bytes += sum([each.entry.size for each in deliveries])
 
     def take(self, size: int) -> bool:
         return self.subscription.take(size)

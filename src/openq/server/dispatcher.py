@@ -35,10 +35,12 @@ class PushConsumer(Protocol):
     no_ack: bool  # its deliveries are acked when they are sent
     priority: int
     is_removed: bool
-    limits_bytes: bool  # it has a limit in bytes: `take` decides about each message
+
+    @property
+    def limits_bytes(self) -> bool: ...  # `take` decides about each message
 
     def capacity(self) -> int: ...
-    def reserve(self, count: int) -> None:
+    def reserve(self, deliveries: list[Delivery]) -> None:
         """Count deliveries that are on their way, until they are settled."""
 
     def take(self, size: int) -> bool:
@@ -336,17 +338,19 @@ class QueueDispatcher(Generic[C]):
             count = max(0, min(consumer.capacity(), len(deliveries)))
             if consumer.limits_bytes:
                 count = _count_taken(consumer, deliveries[:count])
-            elif count:
-                consumer.reserve(count)
-            rest = deliveries[count:]
-            if count:
-                self._deliver(consumer, deliveries[:count] if rest else deliveries)
+            taken, rest = (
+                (deliveries, []) if count == len(deliveries) else (deliveries[:count], deliveries[count:])
+            )
+            if taken:
+                if not consumer.limits_bytes:
+                    consumer.reserve(taken)
+                self._deliver(consumer, taken)
             return rest
         rest = []
         shares: dict[C, list[Delivery]] = {}
         for at, delivery in enumerate(deliveries):
             chosen = self._next_consumer(consumers, shares)
-            while chosen is not None and chosen.limits_bytes and not chosen.take(delivery.entry.size):
+            while chosen is not None and not chosen.take(delivery.entry.size):
                 chosen = self._next_consumer(consumers, shares)
             if chosen is None:
                 rest = deliveries[at:]
@@ -354,8 +358,6 @@ class QueueDispatcher(Generic[C]):
             shares.setdefault(chosen, []).append(delivery)
             if chosen.label != delivery.consumer:
                 delivery.consumer = chosen.label
-            if not chosen.limits_bytes:
-                chosen.reserve(1)
         for consumer, share in shares.items():
             self._deliver(consumer, share)
         return rest
