@@ -35,7 +35,7 @@ def declare_webhook(service: WebhookService, name: str, fields: Mapping[str, Any
     wanted = check(Webhook(name=name, **given), service.rules)
     if wanted.queue is not None:
         service.context.broker.get_queue(wanted.queue)  # raises QueueNotFound
-    elif not service.has_events:
+    elif service.events is None:
         raise InvalidSetting("this store has no events; a webhook can send the messages of a queue")
     now_ms = service.context.now_ms()
     made = new_secret() if secret is None else None

@@ -79,6 +79,7 @@ class MessageSender:
         self.breaker = Breaker(webhook.failures)
         self.running = 0  # requests
         self.trouble: str | None = None  # why it cannot take messages
+        self.is_lost = False
         self._queue = webhook.queue
         self._client = client
         self._report = report

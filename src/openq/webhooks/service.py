@@ -15,18 +15,20 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from ..broker.events import Events
 from ..errors import Closed, OpenQError
 from ..metrics import Family
 from ..names import DEFAULT_ACCOUNT, split_name
 from ..server.context import ServerContext
 from .addresses import AddressRules
-from .breaker import CLOSED, HALF_OPEN, OPEN
+from .breaker import CLOSED, HALF_OPEN, OPEN, Breaker
 from .delivery_log import DELIVERED, FAILED, Attempt, Counts, DeliveryLog, LogPart, store_part
 from .endpoint import read_url
+from .event_sender import EventSender
 from .http_client import EndpointClient, Resolve, resolve_name
 from .model import Webhook
 from .owners import RENEW_S, Ownership
@@ -58,12 +60,28 @@ class Status(NamedTuple):
     owner: str | None = None  # the server that sends it, where several share the store
 
 
+class Sender(Protocol):
+    """Sends what one webhook sends, on the loop."""
+
+    breaker: Breaker
+    running: int  # requests
+    trouble: str | None  # why it cannot go on
+    is_lost: bool  # it has to be started anew
+
+    def start(self) -> None: ...
+    def stop(self, then: Callable[[], None]) -> None:
+        """Begin nothing more; `then` is called when the running requests are answered and settled."""
+
+    def abort(self) -> None:
+        """End the running requests."""
+
+
 class _Entry:
     """A webhook that this server knows."""
 
     def __init__(self, name: str) -> None:
         self.stored: Stored | None = None
-        self.sender: MessageSender | None = None
+        self.sender: Sender | None = None
         self.owner: str | None = None
         self.is_stopping = False  # its sender waits for running requests
         self.counts = Counts()
@@ -176,7 +194,7 @@ class WebhookService:
             is_changed = entry.stored is None or entry.stored.version != stored.version
             entry.stored = stored
             is_wanted = stored.webhook.enabled and name in owned
-            if entry.sender is not None and (is_changed or not is_wanted):
+            if entry.sender is not None and (is_changed or not is_wanted or entry.sender.is_lost):
                 self._stop_sender(entry)
             if entry.sender is None and is_wanted:
                 self._start_sender(entry)
@@ -202,8 +220,13 @@ class WebhookService:
             log.warning("webhook %r is disabled: %s", webhook.name, reason)
             self.context.run(lambda: self.disable(webhook.name, reason), self._disabled)
 
-        entry.sender = MessageSender(self.context, webhook, self.client(webhook), report, disable)
-        entry.sender.start()
+        client = self.client(webhook)
+        if webhook.events is None:
+            entry.sender = MessageSender(self.context, webhook, client, report, disable)
+        elif self.events is not None:
+            entry.sender = EventSender(self.context, self.events, webhook, client, report, disable)
+        if entry.sender is not None:
+            entry.sender.start()
 
     def _stop_sender(self, entry: _Entry) -> None:
         """Its running requests are answered first: two senders at once would exceed the concurrency."""
@@ -255,12 +278,13 @@ class WebhookService:
     # -- events ---------------------------------------------------------------------------------
 
     @property
-    def has_events(self) -> bool:
-        return False
+    def events(self) -> Events | None:
+        found: Events | None = getattr(self.context.broker, "events", None)
+        return found
 
     def first_position(self) -> str | None:
         """Where a new webhook for events begins: now. In a thread."""
-        return None
+        return None if self.events is None else self.events.end()
 
     # -- what happens ---------------------------------------------------------------------------
 
