@@ -211,7 +211,13 @@ class EventSender:
 
     def _gap(self, id: str, until_ms: int) -> Item:
         """Events were lost to the limits of history: the endpoint learns that they were."""
-        document = {"id": f"gap-{id}", "event": "gap", "time": iso(until_ms), "queue": None, "detail": {}}
+        document: dict[str, object] = {
+            "id": f"gap-{id}",
+            "event": "gap",
+            "time": iso(until_ms),
+            "queue": None,
+            "detail": {},
+        }
         return Item(f"gap-{id}", "", "openq.gap", until_ms, b"", ENCODING_JSON, document=document)
 
     # -- sending --------------------------------------------------------------------------------
