@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..auth.errors import LoginFailed
+from ..auth.failed_logins import NOT_GUEST
 from ..auth.guard import Principal
 from ..auth.policy import POLICY_NOTE
 from ..broker.interface import KnownQueue
@@ -39,12 +39,12 @@ class Logins:
         if guard.is_open:
             if user == GUEST and password == GUEST:
                 return guard.open_principal()
-            raise LoginFailed
-        return guard.basic(user, password, peer)
+            raise guard.refused.refuse("amqp", user, peer, NOT_GUEST)
+        return guard.basic(user, password, peer, "amqp")
 
-    def certificate_user(self, name: str) -> Principal | None:
+    def certificate_user(self, name: str, peer: str) -> Principal | None:
         guard = self._guard
-        return guard.open_principal() if guard.is_open else guard.named(name)
+        return guard.open_principal() if guard.is_open else guard.named(name, peer, "amqp")
 
     def in_account(self, principal: Principal, account: str) -> Principal | None:
         """The principal as it acts in this account (vhost); None if it has no access there."""

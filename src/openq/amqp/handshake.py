@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from .._version import __version__
 from ..amqp_fields import MalformedProperties, decode_table
 from ..auth.errors import AuthenticationFailed
+from ..auth.failed_logins import MALFORMED
 from ..auth.guard import Principal
 from ..broker.subscriptions import is_batch
 from . import methods as m
@@ -126,11 +127,12 @@ class Handshake:
         try:
             user, password = self._credentials(method.mechanism, method.response)
         except (ValueError, MalformedProperties):
+            connection.context.guard.refused.refuse("amqp", "", connection.peer, MALFORMED)
             raise AmqpError(SYNTAX_ERROR, f"malformed {method.mechanism} response") from None
         connection.user = user
         connection.state = AUTHENTICATING
         if method.mechanism == "EXTERNAL":
-            self._finish_login(self._logins.certificate_user(user))
+            self._finish_login(self._logins.certificate_user(user, connection.peer))
             return
         cached = self._logins.cached(user, password, connection.peer)
         if cached is not None:
@@ -169,7 +171,6 @@ class Handshake:
     def _finish_login(self, principal: Principal | None) -> None:
         connection = self._connection
         if principal is None:
-            log.warning("AMQP login of user %r from %s refused", connection.user, connection.peer)
             refusal = AmqpError(
                 ACCESS_REFUSED,
                 f"Login was refused using authentication mechanism {connection.mechanism}. "

@@ -11,12 +11,11 @@ import base64
 import binascii
 import hmac
 import os
+import re
 import secrets
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
 from ..errors import OpenQError
@@ -29,6 +28,19 @@ from .errors import (
     LoginFailed,
     TooManyFailedLogins,
     UserStoreDamaged,
+)
+from .failed_logins import (
+    DISABLED,
+    EXPIRED,
+    LOCKED_OUT,
+    MALFORMED,
+    NO_PASSWORD,
+    SIGNATURE_REASONS,
+    UNKNOWN_TOKEN,
+    UNKNOWN_USER,
+    WRONG_PASSWORD,
+    FailedLogins,
+    RefusedLogins,
 )
 from .policy import evaluate
 from .policy_document import PolicyDocument, PolicyStatement, parse
@@ -46,12 +58,11 @@ from .rules import (
 from .sigv4 import Headers, KeyInfo, Verifier
 from .store import User, UserStore, check_password, is_rabbitmq_hash
 
-MAX_FAILURES = 10
-FAILURE_SPAN_S = 60
+_ACCESS_KEY = re.compile(rb"Credential=([A-Z0-9]{16,128})(?:/|%2F)")
 PASSWORD_CACHE_S = 60
 RECHECK_S = 0.1
 
-_MAX_PEERS = 10_000
+_MAX_OPEN_ACCOUNTS = 10_000
 _MAX_DECISIONS = 20_000
 _MAX_NAME = 255  # of a queue; longer names are not cached
 _MAX_CACHED_PASSWORDS = 1_000
@@ -116,7 +127,8 @@ class Guard:
         self._region = region
         self._is_open = not store.users()
         self._verifier = Verifier(self._key_info, accepted_hosts)
-        self._failures = _FailedLogins()
+        self._failures = FailedLogins()
+        self.refused = RefusedLogins(clock_s)
         self._salt = secrets.token_bytes(32)
         self._policies: dict[str, PolicyDocument] = {}
         self._open: dict[str, Principal] = {}
@@ -158,7 +170,7 @@ class Guard:
         found = self._open.get(account)
         if found is None:
             found = Principal(account, "root", True, ROLES["admin"])
-            if len(self._open) < _MAX_PEERS:
+            if len(self._open) < _MAX_OPEN_ACCOUNTS:
                 self._open[account] = found
         return found
 
@@ -169,6 +181,7 @@ class Guard:
         headers: Headers | dict[bytes, bytes],
         body: bytes,
         peer: str = "",
+        protocol: str = "sqs",
     ) -> Principal:
         """Authenticate an AWS signature; raises InvalidSignature. A dict of headers is faster than a list.
 
@@ -188,18 +201,35 @@ class Guard:
                 key_id = self._verifier.verify(method, target, headers, body, now_s).access_key
             except InvalidSignature as refused:
                 if refused.code != "InvalidClientTokenId" or not self._recheck(now_s):
+                    self._refuse_signature(refused, target, headers, peer, protocol)
                     raise
-                key_id = self._verifier.verify(method, target, headers, body, now_s).access_key
+                try:
+                    key_id = self._verifier.verify(method, target, headers, body, now_s).access_key
+                except InvalidSignature as again:
+                    self._refuse_signature(again, target, headers, peer, protocol)
+                    raise
         principal = self._by_key.get(key_id)
         if principal is None:
             key = self.store.key(key_id)
             user = None if key is None else self.store.user(key.user)
             if user is None or user.is_disabled:  # removed between the check and here
-                raise LoginFailed
+                raise self.refused.refuse(protocol, "", peer, DISABLED)
             principal = self._by_key[key_id] = self._principal(user)
         return principal
 
-    def bearer(self, token: str, peer: str = "") -> Principal:
+    def _refuse_signature(
+        self, refused: InvalidSignature, target: bytes, headers: Headers, peer: str, protocol: str
+    ) -> None:
+        if refused.code == "MissingAuthenticationToken" and protocol == "sqs":
+            return  # anonymous: the policy of a queue may allow it
+        texts = [target, *(value for name, value in headers if name == b"authorization")]
+        found = next((match for text in texts if (match := _ACCESS_KEY.search(text))), None)
+        # A name, not the key id: a client may have put the secret there.
+        key = None if found is None else self.store.key(found[1].decode())
+        user = "" if key is None else key.user
+        self.refused.refuse(protocol, user, peer, SIGNATURE_REASONS.get(refused.code, refused.code))
+
+    def bearer(self, token: str, peer: str = "", protocol: str = "rest") -> Principal:
         """Authenticate a token. Valid ones always pass; addresses with many failures have to wait."""
         if self._generation != self.store.generation:
             self._forget()
@@ -208,15 +238,20 @@ class Guard:
         if found is None and self._recheck(now_s):
             found = self.store.find_token(token)
         user = None if found is None else self.store.user(found.user)
-        if (
-            found is None
-            or user is None
-            or user.is_disabled
-            or (found.expires_ms is not None and now_s * 1000 >= found.expires_ms)
-        ):
-            self._failures.check(peer, now_s)
+        reason = ""
+        if found is None or user is None:
+            reason = UNKNOWN_TOKEN
+        elif user.is_disabled:
+            reason = DISABLED
+        elif found.expires_ms is not None and now_s * 1000 >= found.expires_ms:
+            reason = EXPIRED
+        if reason:
+            name = "" if user is None else user.name
+            self._check_lock(name, peer, protocol, now_s)
             self._failures.add(peer, now_s)
-            raise LoginFailed
+            raise self._refused(name, peer, protocol, reason, now_s)
+        assert found is not None
+        assert user is not None
         principal = self._by_token.get(found.hash)
         if principal is None:
             if found.rules is None:
@@ -238,8 +273,39 @@ class Guard:
             return False
         return True
 
-    def cached_login(self, user: str, password: str, peer: str = "") -> Principal | None:
-        """The principal if this password was verified a moment ago. Never slow."""
+    def _check_lock(self, user: str, peer: str, protocol: str | None, now_s: float) -> None:
+        """Raises TooManyFailedLogins while an address is locked out; counted, if there is a protocol."""
+        try:
+            self._failures.check(peer, now_s)
+        except TooManyFailedLogins:
+            if protocol is not None:
+                self.refused.refuse(protocol, user, peer, LOCKED_OUT)
+            raise
+
+    def _refused(self, user: str, peer: str, protocol: str, reason: str, now_s: float) -> LoginFailed:
+        error = self.refused.refuse(protocol, user, peer, reason)
+        if self._failures.is_locked(peer, now_s):
+            self.refused.lock_out(protocol, peer)
+        return error
+
+    @property
+    def locked_addresses(self) -> int:
+        return self._failures.locked(self._clock_s())
+
+    def read_basic(self, value: bytes, peer: str, protocol: str) -> tuple[str, str]:
+        """Name and password of a Basic credential; raises LoginFailed if it is invalid."""
+        try:
+            return read_basic(value)
+        except LoginFailed:
+            raise self.refused.refuse(protocol, "", peer, MALFORMED) from None
+
+    def cached_login(
+        self, user: str, password: str, peer: str = "", protocol: str | None = None
+    ) -> Principal | None:
+        """The principal if this password was verified a moment ago. Never slow.
+
+        Without a protocol a refusal is not counted: the caller goes on with `basic`, which counts it.
+        """
         if self._generation != self.store.generation:
             self._forget()
         key = (user, self._digest(password))
@@ -248,27 +314,28 @@ class Guard:
         if seen_s is None or not 0 <= now_s - seen_s < PASSWORD_CACHE_S:
             return None
         # A password is short enough to guess: while an address is locked out, no guess is answered.
-        self._failures.check(peer, now_s)
+        self._check_lock(user, peer, protocol, now_s)
         found = self.store.user(user)
         if found is None or found.is_disabled:
             return None
         self._passwords[key] = now_s
         return self._principal(found)
 
-    def basic(self, user: str, password: str, peer: str = "") -> Principal:
+    def basic(self, user: str, password: str, peer: str = "", protocol: str = "rest") -> Principal:
         """Authenticate name and password. Takes tens of milliseconds unless cached: not for the loop."""
-        principal = self.cached_login(user, password, peer)
+        principal = self.cached_login(user, password, peer, protocol)
         if principal is not None:
             return principal
         generation = self._generation
         found = self.store.user(user)
         now_s = self._clock_s()
         # Counted before the check, so that concurrent attempts cannot exceed the limit.
+        self._check_lock(user, peer, protocol, now_s)
         self._failures.take(peer, now_s)
         hashed = None if found is None else found.password_hash
         is_right = check_password(password, hashed)
         if not is_right or found is None or found.is_disabled:
-            raise LoginFailed
+            raise self._refused(user, peer, protocol, _password_reason(found), now_s)
         self._failures.give_back(peer, now_s)
         if hashed is not None and is_rabbitmq_hash(hashed):
             # The login succeeds even if the upgraded hash cannot be stored now.
@@ -280,12 +347,15 @@ class Guard:
             self._passwords[user, self._digest(password)] = now_s
         return self._principal(found)
 
-    def named(self, user: str) -> Principal | None:
+    def named(self, user: str, peer: str = "", protocol: str = "amqp") -> Principal | None:
         """The principal of a user that was authenticated by a certificate."""
         if self._generation != self.store.generation:
             self._forget()
         found = self.store.user(user)
-        return None if found is None or found.is_disabled else self._principal(found)
+        if found is None or found.is_disabled:
+            self.refused.refuse(protocol, user, peer, UNKNOWN_USER if found is None else DISABLED)
+            return None
+        return self._principal(found)
 
     def current(self, principal: Principal) -> Principal | None:
         """The current rules of a user, for long connections; None if removed or disabled."""
@@ -308,10 +378,10 @@ class Guard:
         value = next((value for name, value in request.headers if name == b"authorization"), b"")
         kind, _, rest = value.partition(b" ")
         if kind.lower() == b"bearer":
-            return self.bearer(rest.strip().decode("latin-1"), request.peer)
+            return self.bearer(rest.strip().decode("latin-1"), request.peer, "http")
         if kind.lower() == b"basic":
-            return self.basic(*read_basic(rest), request.peer)
-        return self.sigv4(request.method, request.target, request.headers, request.body, request.peer)
+            return self.basic(*self.read_basic(rest, request.peer, "http"), request.peer, "http")
+        return self.sigv4(request.method, request.target, request.headers, request.body, request.peer, "http")
 
     def refusal_for(self, request: RequestLike, action: str) -> tuple[int, bytes, bytes, bytes] | None:
         """None, or the error reply (status, body, content type, headers) if the caller may not do this.
@@ -443,6 +513,14 @@ class Guard:
         return document
 
 
+def _password_reason(user: User | None) -> str:
+    if user is None:
+        return UNKNOWN_USER
+    if user.is_disabled:
+        return DISABLED
+    return NO_PASSWORD if user.password_hash is None else WRONG_PASSWORD
+
+
 def _with_scope(user: User, scope: tuple[Rule, ...], token: str) -> Principal:
     return Principal(user.account, user.name, False, user.all_rules, scope, token=token)
 
@@ -456,66 +534,6 @@ def _judge(
     if "allow" in verdicts:
         return "allow"
     return "deny" if verdicts == {"deny"} else None
-
-
-class _FailedLogins:
-    """Failed logins per address in the last minute. IPv6 addresses are counted by network."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, list[float]] = {}
-        self._lock = threading.Lock()
-
-    def check(self, peer: str, now_s: float) -> None:
-        with self._lock:
-            self._check(_network(peer), now_s)
-
-    def add(self, peer: str, now_s: float) -> None:
-        with self._lock:
-            self._add(_network(peer), now_s)
-
-    def take(self, peer: str, now_s: float) -> None:
-        """Check and add in one step."""
-        with self._lock:
-            self._check(_network(peer), now_s)
-            self._add(_network(peer), now_s)
-
-    def give_back(self, peer: str, now_s: float) -> None:
-        with self._lock:
-            times = self._times.get(_network(peer), [])
-            if now_s in times:
-                times.remove(now_s)
-
-    def _check(self, network: str, now_s: float) -> None:
-        times = self._times.get(network)
-        if not times:
-            return
-        times[:] = [at for at in times if 0 <= now_s - at < FAILURE_SPAN_S]
-        if len(times) >= MAX_FAILURES:
-            raise TooManyFailedLogins(max(1, round(times[-MAX_FAILURES] + FAILURE_SPAN_S - now_s)))
-
-    def _add(self, network: str, now_s: float) -> None:
-        if network not in self._times and len(self._times) >= _MAX_PEERS:
-            self._times = {
-                other: times
-                for other, times in self._times.items()
-                if times and 0 <= now_s - times[-1] < FAILURE_SPAN_S
-            }
-            if len(self._times) >= _MAX_PEERS:
-                # The table is full: the oldest address is removed.
-                del self._times[next(iter(self._times))]
-        self._times.setdefault(network, []).append(now_s)
-
-
-def _network(peer: str) -> str:
-    if ":" not in peer:
-        return peer
-    try:
-        address = ip_address(peer.partition("%")[0])
-    except ValueError:
-        return peer
-    if isinstance(address, IPv6Address):
-        return str(address.ipv4_mapped or address.packed[:8].hex())
-    return peer
 
 
 def read_basic(value: bytes) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from ..auth.guard import Principal, read_basic
+from ..auth.failed_logins import NO_CREDENTIALS, UNKNOWN_SCHEME, UNKNOWN_TOKEN
+from ..auth.guard import Principal
 from ..documents.formats import explain
 from ..names import DEFAULT_ACCOUNT
 from ..server.context import ServerContext
@@ -101,17 +102,19 @@ class RestHandler:
         header = request.header(b"authorization")
         if header is None and route.takes_ticket:
             return self._redeem_ticket(request)
+        guard = self.context.guard
         if header is None:
+            guard.refused.refuse("rest", "", request.peer, NO_CREDENTIALS)
             raise Problem("unauthorized", "authentication required")
         scheme, _, value = header.partition(b" ")
         scheme = scheme.lower()
-        guard = self.context.guard
         if scheme == b"bearer":
             return guard.bearer(value.strip().decode("latin-1"), request.peer)
         if scheme != b"basic":
+            guard.refused.refuse("rest", "", request.peer, UNKNOWN_SCHEME)
             raise Problem("unauthorized", "use a bearer token, or user and password (Basic)")
-        user, password = read_basic(value)
-        known = guard.cached_login(user, password, request.peer)
+        user, password = guard.read_basic(value, request.peer, "rest")
+        known = guard.cached_login(user, password, request.peer, "rest")
         if known is not None:
             return known
 
@@ -131,11 +134,13 @@ class RestHandler:
     def _redeem_ticket(self, request: HttpRequest) -> Principal:
         ticket = _read_query(request.query, Ticketed).ticket
         if not ticket:
+            self.context.guard.refused.refuse("rest", "", request.peer, NO_CREDENTIALS)
             raise Problem("unauthorized", "authentication required: a header, or a ticket in the query")
         now_ms = self.context.now_ms()
         request.login = self.context.tickets.redeem(ticket, now_ms)
         principal = None if request.login is None else request.login.current(self.context.guard, now_ms)
         if principal is None:
+            self.context.guard.refused.refuse("rest", "", request.peer, UNKNOWN_TOKEN)
             raise Problem("login_refused", "the ticket is unknown, used or expired")
         return principal
 

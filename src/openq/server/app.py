@@ -36,7 +36,6 @@ from ..webhooks.declaring import declare_webhook
 from ..webhooks.service import WebhookService
 from .announcement import Announcer
 from .context import ServerContext, StreamView
-from .event_log import EventLog
 from .health import HealthHandler
 from .http_request import HttpRequest
 from .listener import HttpLimits, Listener, new_loop
@@ -127,7 +126,6 @@ class Server:
         self._tls_context: ssl.SSLContext | None = None
         self._amqps_context: ssl.SSLContext | None = None
         self._reclaimer = MemoryReclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
-        self._event_log = EventLog(broker)
         self._set_logs(config)
 
     def _set_logs(self, config: Config) -> None:
@@ -213,7 +211,7 @@ class Server:
         self.webhooks.start()
         self._reclaimer.start(self.loop)
         self._loop_watch.start()
-        self._event_log.start(config.log_events, config.log_events_sample)
+        self.context.event_log.start(config.log_events, config.log_events_sample)
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """The address as a client on this machine reaches it."""
@@ -280,6 +278,7 @@ class Server:
     def _refresh(self) -> None:
         """Read the users again, now and every second: another process may have changed them."""
         self._read_users()
+        self.guard.refused.flush()
         if not self.listener.draining:
             self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
 
@@ -409,7 +408,8 @@ class Server:
 
     def _close(self) -> int:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""
-        self._event_log.stop()
+        self.context.event_log.stop()
+        self.guard.refused.flush(is_end=True)
         self.topology.peers.leave()
         with suppress(OpenQError):
             self.webhooks.leave()

@@ -20,6 +20,7 @@ from ..errors import NotOnThisStore, OpenQError
 from ..metrics import Family
 from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
+from .event_log import EventLog
 from .http_request import HttpRequest
 from .listener import Listener
 from .stream_login import StreamLogin, Tickets
@@ -125,6 +126,7 @@ class ServerContext:
         self.open_streams: Callable[[], StreamView] | None = None  # set by the server
         self._streams: StreamView | None = None
         self.tickets = Tickets()
+        self.event_log = EventLog(broker)
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
         self._event_hub: EventHub | None = None
 

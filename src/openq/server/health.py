@@ -17,6 +17,7 @@ from .buffers import PROTOCOLS, BufferLimit
 from .context import ServerContext
 from .event_hub import event_families
 from .http_request import HttpRequest
+from .log_metrics import log_metrics
 
 log = logging.getLogger("openq.server")
 
@@ -224,6 +225,7 @@ class HealthHandler:
             )
         )
         families += broker.gauges()
+        families += log_metrics(self._context)
         families += _reader_metrics(broker, all_accounts)
         families += self._worker_metrics(broker, all_accounts)
         if self._context.webhooks is not None:

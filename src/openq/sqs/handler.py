@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from ..auth.errors import AuthenticationFailed, InvalidSignature, TooManyFailedLogins
+from ..auth.failed_logins import NO_CREDENTIALS
 from ..auth.guard import ANONYMOUS, Principal
 from ..auth.rules import ROLES, SQS_ACTIONS
 from ..errors import OpenQError
@@ -333,6 +334,7 @@ class SqsHandler:
 
     def _denied_text(self, call: SqsCall, name: str, queue: str | None) -> str:
         if call.principal.is_anonymous:
+            self._guard.refused.refuse("sqs", "", call.http.peer, NO_CREDENTIALS)
             raise errors.missing_authentication_token()
         action = f"sqs:{name.removesuffix('Batch').lower()}"
         arn = f"arn:aws:sqs:{call.region}:{call.account}:{queue or '*'}"

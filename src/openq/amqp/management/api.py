@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import unquote
 
-from ...auth.errors import AuthenticationFailed
+from ...auth.failed_logins import NO_CREDENTIALS, NOT_GUEST, UNKNOWN_SCHEME
 from ...auth.guard import Principal, read_basic
 from ...server.context import ServerContext
 from ...server.http_request import HttpRequest
@@ -27,6 +27,8 @@ from . import users as users
 from . import vhosts as vhosts
 from .call import ManagementCall, ManagementError, Rates, not_found
 from .routes import PREFIX, ROUTES
+
+PROTOCOL = "management"  # in the log of logins and in the audit log
 
 
 class ManagementApi:
@@ -54,14 +56,16 @@ class ManagementApi:
         if guard.is_open:
             # As in AMQP, an open server accepts no other name than guest.
             if is_basic and read_basic(value) != (GUEST, GUEST):
-                raise AuthenticationFailed
+                raise guard.refused.refuse(PROTOCOL, "", request.peer, NOT_GUEST)
             return guard.open_principal()
         if scheme.lower() == b"bearer":
-            return guard.bearer(value.strip().decode("latin-1"), request.peer)
+            return guard.bearer(value.strip().decode("latin-1"), request.peer, PROTOCOL)
         if not is_basic:
-            raise AuthenticationFailed
-        user, password = read_basic(value)
-        cached = guard.cached_login(user, password, request.peer)
+            raise guard.refused.refuse(
+                PROTOCOL, "", request.peer, UNKNOWN_SCHEME if scheme else NO_CREDENTIALS
+            )
+        user, password = guard.read_basic(value, request.peer, PROTOCOL)
+        cached = guard.cached_login(user, password, request.peer, PROTOCOL)
         if cached is not None:
             return cached
 
@@ -75,7 +79,7 @@ class ManagementApi:
                 call.fail(problem)
 
         # Password hashing is slow by design: not on the loop.
-        self.context.check(lambda: guard.basic(user, password, request.peer), authenticated)
+        self.context.check(lambda: guard.basic(user, password, request.peer, PROTOCOL), authenticated)
         return None
 
     def _dispatch(self, call: ManagementCall, principal: Principal) -> None:
