@@ -144,7 +144,7 @@ def test_settings_whose_change_was_cut_short_apply_all_the_same(
     dying.declare("q", QueueSettings())
     wanted = QueueSettings(max_length=1, overflow="reject")
     with monkeypatch.context() as patch:
-        patch.setattr(dying.store, "configure", lambda view: None)
+        patch.setattr(dying.store, "configure", lambda view, watched_ms=0: None)
         dying.declare("q", wanted, change=True)
 
     assert other.declare("q", wanted) == wanted

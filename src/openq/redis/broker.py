@@ -10,6 +10,7 @@ it is made, so a call costs no extra hop:
     waiters.py     threads that serve waiters and do upkeep     moves.py      moves between queues
     cursors.py, subscriptions.py, staging.py                    for the data pipeline
     key_values.py  values under keys
+    events.py      events that readers can resume
     schedules.py   cron and intervals
 
 Each event loop has a broker of its own (`on_loop`), whose parts use the connections of that loop.
@@ -29,6 +30,7 @@ from .admin import MessageAdmin
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
 from .event_log import EventLog
+from .events import RedisEvents
 from .exchanges import ExchangeAdmin
 from .history_source import StreamTables
 from .inspection import Inspector
@@ -92,6 +94,7 @@ class RedisBroker:
         self.admin = MessageAdmin(store, event_log, inspector, publisher)
         self.exchanges = ExchangeAdmin(store, publisher)
         self.kv = RedisKeyValues(store, waiters)
+        self.events = RedisEvents(store, waiters)
         servers = self.cluster = ServerDirectory(store)
 
         self.store = store

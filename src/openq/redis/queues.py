@@ -63,10 +63,10 @@ class QueueAdmin:
     def _create(self, queue: str, settings: QueueSettings) -> bool:
         """False: another client created it first."""
         store = self._store
-        number = self._registry.next_number(store.calls)
+        number, watched_ms = self._registry.next_number(store.calls)
         view = CachedQueue(queue, number, settings, store.redis_now(), self._registry.key_of(number))
         try:
-            store.configure(view)
+            store.configure(view, watched_ms)
         except (FunctionError, QueueNotFound) as error:
             if isinstance(error, FunctionError) and error.code != "TAKEN":
                 raise

@@ -68,6 +68,7 @@ class Registry:
         self.version = -1
         self.id_prefix = ""
         self.stores = 0  # how often the store was replaced by another one
+        self.now_argument: Callable[[], int] = lambda: 0  # the time for functions; 0: Redis's own clock
         self.revives = False  # whether to restore the documents of an emptied store; false for readers
         self.lock = threading.Lock()  # guards the application of a reply; no call to Redis is made under it
         self._begun = 0  # how often versions were reset
@@ -187,7 +188,8 @@ class Registry:
                 data = _queue_fields(view)
             flat += (name, int(view is not None), data)
         start = random.randrange(_MAX_START)
-        found = call_function(calls, self.docs_key, "put_documents", new_prefix(), start, *flat)
+        now = self.now_argument()
+        found = call_function(calls, self.docs_key, "put_documents", new_prefix(), start, now, *flat)
         return _text(found)
 
     def _take(self, name: str, version: int, data: bytes) -> None:
@@ -242,7 +244,8 @@ class Registry:
     def put(self, calls: Calls, name: str, version: int, data: bytes) -> int:
         """Store the document if `version` is still the latest; empty data removes it. Returns the new
         version; 0: outdated."""
-        made = call_function(calls, self.docs_key, "put_document", name, version, data, idempotent=False)
+        now = self.now_argument()
+        made = call_function(calls, self.docs_key, "put_document", name, version, data, now, idempotent=False)
         self.refresh(calls, always=True)
         return int(made)
 
@@ -260,8 +263,18 @@ class Registry:
                 return result
         raise StoreError("the exchanges are changed by others all the time; try again")
 
-    def next_number(self, calls: Calls) -> int:
-        return int(calls.call(self.counters_key, "HINCRBY", self.counters_key, "queues", 1, idempotent=True))
+    def next_number(self, calls: Calls) -> tuple[int, int]:
+        """A number for a new queue, and until when events are watched."""
+        key = self.counters_key
+        number, until_ms = _replies(
+            calls, (key, ("HINCRBY", key, "queues", 1)), (key, ("HGET", key, "events_watched"))
+        )
+        return int(number), int(until_ms or 0)
+
+    def watch_events(self, calls: Calls, until_ms: int) -> None:
+        """Let queues that are created until then announce their events from the first on."""
+        key = self.counters_key
+        calls.call(key, "HSET", key, "events_watched", until_ms, idempotent=True, is_confirmed=False)
 
     def raise_blocks(self, calls: Calls, seq: int) -> None:
         """Ensure that no block with this sequence, or an earlier one, is assigned again."""

@@ -27,6 +27,7 @@ from ..errors import Closed, FunctionError, QueueNotFound, StoreError
 from ..model import Entry
 from . import records
 from .call_batcher import CallBatcher, Work
+from .event_places import ReaderState
 from .functions import call_function, function_name, load_functions
 from .moves import Moves
 from .net.calls import Calls
@@ -67,6 +68,7 @@ class StoreState:
         self.listeners: list[Listener] = []
         self.report: SafetyReport | None = None  # what may be lost with the settings of the servers
         self.damage = DamageRegister()
+        self.reader = ReaderState()  # of events
         self.known_buckets: set[str] = set()  # of key-values, whose names are in the list of all
         self.kv_totals = (0, 0)  # keys and bytes of all buckets, at the last sweep
         # Queue number -> id of the last event that was scanned for expired leases.
@@ -136,6 +138,7 @@ class RedisStore:
         load_functions(self.calls, registry.docs_key)
         registry.id_prefix = registry.load_prefix(self.calls, new_prefix())
         registry.revives = True
+        registry.now_argument = self.now_argument
         registry.refresh(self.calls, always=True)
 
     def refresh(self, *, always: bool = False) -> None:
@@ -265,12 +268,13 @@ class RedisStore:
                 raise QueueNotFound(queue)
         return view
 
-    def configure(self, view: CachedQueue) -> None:
-        """Write the settings of a queue into Redis, and create it there if it is missing."""
+    def configure(self, view: CachedQueue, watched_ms: int = 0) -> None:
+        """Write the settings of a queue into Redis, and create it there if it is missing; its events are
+        watched until `watched_ms`."""
         first, last = self.registry.next_block(self.calls)
         packed = records.pack_settings(view.settings, view.version, self.address)
         try:
-            reply = self.fcall_plain(view.key, "configure", packed, first, last, view.name)
+            reply = self.fcall_plain(view.key, "configure", packed, first, last, view.name, watched_ms)
         except FunctionError as error:
             if error.code != "GONE":
                 raise

@@ -102,17 +102,21 @@ class QueueStreams(NamedTuple):
         number of messages that a queue keeps."""
         seq, sent_ms = self.messages.deleted
         lost = position_of_message(seq, sent_ms) + 1 if seq else 0
+        return max(lost, position_of_time(self.dropped_events_ms(history_ms, limit))) if events else lost
+
+    def dropped_events_ms(self, history_ms: int, limit: int) -> int:
+        """Every event that was dropped is older than this; 0 if none was."""
         stream = self.events
-        if events and stream.added > stream.length:
-            # Redis does not report which entry was dropped last: it came before the first, and was too old or
-            # over the limit.
-            first_ms = stream.first[0] if stream.length else stream.last[0] + 1
-            if self.dropped_ms is not None:
-                first_ms = min(first_ms, self.dropped_ms)
-            elif stream.length <= _FULL * limit:
-                first_ms = min(first_ms, self.now_ms - history_ms)
-            lost = max(lost, position_of_time(max(0, first_ms)))
-        return lost
+        if stream.added <= stream.length:
+            return 0
+        # Redis does not report which entry was dropped last: it came before the first, and was too old or
+        # over the limit.
+        first_ms = stream.first[0] if stream.length else stream.last[0] + 1
+        if self.dropped_ms is not None:
+            first_ms = min(first_ms, self.dropped_ms)
+        elif stream.length <= _FULL * limit:
+            first_ms = min(first_ms, self.now_ms - history_ms)
+        return max(0, first_ms)
 
     @property
     def end(self) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError, QueueNotFound, StoreError
 from ..model import Delivery
+from .event_watch import EventWatch
 from .kv_upkeep import KvUpkeep
 from .net.pubsub import PubSubListener
 from .registry import CachedQueue
@@ -198,6 +199,7 @@ class WaiterService:
         self._cursors = cursors
         self.waiting = WaitingLists(receiver)
         self.kv = KvUpkeep(store, key_values)
+        self.events = EventWatch(store)
         self._lock = threading.Lock()
         self._starting = threading.Lock()  # a thread that is being started could not be joined
         self._woken: dict[str, None] = {}  # queues to be served
@@ -253,12 +255,17 @@ class WaiterService:
         self._schedules.note_change()
         self._event.set()
         self.kv.waiters.notify_all()
+        self.events.resubscribed()
 
     def _on_message(self, channel: bytes, text: bytes) -> None:
         kind = channel.rpartition(b":")[2]
         if kind == b"topology":
             self._is_registry_stale = True
             self._event.set()
+            self.events.topology_changed()
+            return
+        if kind == b"events":
+            self.events.announced(int(text))
             return
         if kind == b"kv":
             self.kv.waiters.notify(text)
@@ -401,6 +408,7 @@ class WaiterService:
                     continue
                 if ready:
                     self.waiting.serve(view.name)
+        self.events.tick()
 
     def _sweep(self) -> None:
         if not self._upkeep.may_sweep(_SWEEP_LOCK_MS):
@@ -425,6 +433,7 @@ class WaiterService:
         """Never blocks: a call under way ends when its connection is closed."""
         self._stopping = True
         self._event.set()
+        self.events.send_stop()
 
     def stop(self) -> None:
         self.send_stop()
@@ -434,6 +443,7 @@ class WaiterService:
             self._listener.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        self.events.stop()
         self.waiting.end()
         self.kv.waiters.notify_all()
 

@@ -26,6 +26,7 @@
 --   sc  hash: schedule -> its last run here (9_schedules.lua)
 --   dm  sorted set: seqs whose record was found missing, as long as the history covers them
 --   h   stream: events
+--   ev  written by readers of events, so that WAIT covers what they have read
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) has only its entry in `m`: the entries
 -- after the cursor `cur` are ready. Returned and special messages are in the lanes.
 
@@ -40,7 +41,7 @@ end
 
 local PLAIN = '0:-'  -- the lane of returned plain messages
 local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb',
-  'hf', 'hu', 'hl', 'gt', 'qt', 'qd'}
+  'hf', 'hu', 'hl', 'gt', 'qt', 'qd', 'ew', 'ea'}
 local FIELD_COUNT = #FIELDS
 local GRACE_MS = 100  -- how long a message with TTL 0 is offered while a consumer waits
 local SLICE = 1000  -- deadlines handled in one call
@@ -51,6 +52,9 @@ local CLAIM_MS = 300000  -- how long after its claim an outbox entry may still a
 local NACKED, EXPIRED, RELEASED = 1, 2, 3
 local DEAD_RECEIVES, DEAD_REJECTED, DEAD_EXPIRED, DEAD_OVERFLOW, REDRIVEN, MOVED, ROUTED = 1, 2, 3, 4, 5, 6, 7
 -- Lua allows 200 locals here, so related functions share tables.
+-- Of readers of events: a queue announces its events at most so often; without a history it keeps so many for them,
+-- for so long. The stream of the store keeps `STORE_EVENTS`, for `STORE_MS`.
+local readers = {ANNOUNCE_MS = 20, KEPT_EVENTS = 10000, KEPT_MS = 120000, STORE_EVENTS = 10000, STORE_MS = 345600000}
 local GONE_EXPIRED, GONE_CANCELLED = 1, 3
 local GONE = {[DEAD_EXPIRED] = GONE_EXPIRED, [DEAD_OVERFLOW] = 2, [DEAD_REJECTED] = 4, [DEAD_RECEIVES] = 5}
 local ENDED = {[NACKED] = 'nacked', [EXPIRED] = 'lease_expired', [RELEASED] = 'released'}
@@ -76,13 +80,14 @@ local function settings_of(text)
   return c
 end
 
+-- The time in milliseconds, and the microseconds beyond them.
 local function now_of(text)
-  local now = tonumber(text)
+  local now, us = tonumber(text), 0
   if now == 0 then
     local t = call('TIME')
-    now = t[1] * 1000 + floor(t[2] / 1000)
+    now, us = t[1] * 1000 + floor(t[2] / 1000), t[2] % 1000
   end
-  return now
+  return now, us
 end
 
 -- The queue of a call, or nil and an error.
@@ -96,7 +101,8 @@ local function open(keys, args)
     local value = tonumber(f[i + 1]) or 0
     Q[FIELDS[i]], was[i] = value, value
   end
-  local now = now_of(args[1])
+  local now, us = now_of(args[1])
+  Q.us = us
   -- Time does not run backwards after a small step of the clock; a large step is accepted.
   if now < Q.ms and Q.ms - now < CLOCK_MS then now = Q.ms end
   Q.now, Q.ms = now, max(now, Q.ms)
@@ -123,6 +129,11 @@ local function save(Q)
       Q.w = 0  -- announced once: remaining waiters watch again
     end
   end
+  if Q.ew > Q.now and Q.now >= Q.ea + readers.ANNOUNCE_MS and (Q.has_events or Q.seq ~= Q.was[1]) then
+    -- Readers of events look again after that time, so later events of that time are found too.
+    announce(Q, 'events', S(Q.ms))
+    Q.ea = Q.now
+  end
   -- The size of a missing record is unknown: the byte count of an empty queue is reset.
   if Q.by ~= 0 and Q.pl + Q.bk + Q.mx == 0 and call('ZCARD', Q.p .. 'd') == 0 then Q.by = 0 end
   local was, changed, at = Q.was, {}, 0
@@ -146,12 +157,26 @@ local function is_held(Q)
   return Q.hu > Q.now and Q.c.hist > 0
 end
 
+-- The first event of a call is numbered by half microseconds: so events of several queues have an order. The others
+-- follow it.
 local function event(Q, ...)
-  if is_held(Q) then
-    call('XADD', Q.p .. 'h', S(Q.ms) .. '-*', 'e', concat({...}, '\31'))
-  elseif Q.c.hist > 0 then
-    call('XADD', Q.p .. 'h', 'MAXLEN', '~', S(Q.c.hmax * 3), S(Q.ms) .. '-*', 'e', concat({...}, '\31'))
+  local key, text, limit = Q.p .. 'h', concat({...}, '\31'), Q.c.hist > 0 and Q.c.hmax * 3 or readers.KEPT_EVENTS
+  if Q.c.hist == 0 and Q.ew <= Q.now then return end
+  if is_held(Q) then limit = FAR end
+  local id = S(Q.ms) .. '-'
+  local added
+  if not Q.has_events then
+    Q.has_events = true
+    added = redis.pcall('XADD', key, 'MAXLEN', '~', S(limit), id .. S(Q.us * 2), 'e', text)
   end
+  if not added or type(added) == 'table' then call('XADD', key, 'MAXLEN', '~', S(limit), id .. '*', 'e', text) end
+  -- A queue without a history: its events are kept for the readers that watch now.
+  if Q.c.hist == 0 then call('PEXPIRE', key, readers.KEPT_MS) end
+end
+
+-- A message was published. Without a history its entry in `m` may be gone when events are read.
+function readers.published(Q, seq, own_id)
+  if Q.c.hist == 0 and Q.ew > Q.now then event(Q, 'N', seq, own_id or '') end
 end
 
 local function deadline(Q, at)

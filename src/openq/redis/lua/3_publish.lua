@@ -162,6 +162,7 @@ local function publish_special(Q, rec, x, is_promised)
   settle_times(Q, x)
   local seq = enter(Q, rec, x)
   count(Q, 'published')
+  readers.published(Q, seq, x.i)
   overflow(Q)
   return seq
 end
@@ -224,6 +225,7 @@ local function publish_all(Q, args, before, is_promised)
       Q.pl = Q.pl + 1
       plain = plain + 1
       answers[i] = seq
+      if c.hist == 0 then readers.published(Q, format('%.0f', seq)) end
     else
       local x = extra == '' and published_extra(rec) or cjson.decode(extra)
       if x.k == false then

@@ -110,7 +110,7 @@ local arrive = on_queue(function(Q, args)
     local moved = args[3] == 'moved'
     seq = enter(Q, moved and from_elsewhere(args[5]) or args[5], x)
     count(Q, moved and 'moved_in' or 'published')
-    if moved then event(Q, 'I', args[6], seq, x.i or '') end
+    if moved then event(Q, 'I', args[6], seq, x.i or '') else readers.published(Q, seq, x.i) end
     overflow(Q)
     trim(Q)
     trim_events(Q)

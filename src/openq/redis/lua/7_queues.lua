@@ -1,8 +1,52 @@
 -- Settings and deletion of a queue, documents of the store, and the list of functions.
 
+-- -- events of the store -------------------------------------------------------------------------------
+
+-- The stream `events`, in the slot of the documents: queues created, changed and deleted, and what clients add.
+-- An entry: kind, then its parts.
+function readers.add(docs, now, ...)
+  local stream = sub(docs, 1, -5) .. 'events'
+  local last = call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  -- Within a millisecond the deletion of a queue comes last.
+  local least = last and seq_of(last[1]) + (sub(last[2][2], 1, 1) == 'D' and 1 or 0) or 0
+  now = max((now_of(now)), least)
+  call('XADD', stream, 'MAXLEN', '~', readers.STORE_EVENTS, S(now) .. '-*', 'e', concat({...}, '\31'))
+  call('XTRIM', stream, 'MINID', '~', S(now - readers.STORE_MS) .. '-0')
+  call('PUBLISH', sub(docs, 1, find(docs, ':{', 1, true)) .. 'events', S(now))
+end
+
+-- The change of a queue's document; `data` is '' if it was deleted, `old` false if there was none.
+function readers.add_queue(docs, now, name, old, data)
+  if sub(name, 1, 6) ~= 'queue/' then return end
+  if data == '' then
+    if old then readers.add(docs, now, 'D', sub(name, 7), match(old, '"number": (%d+)') or '0') end
+  else
+    readers.add(docs, now, old and 'C' or 'N', sub(name, 7), data)
+  end
+end
+
+-- The time of the last event of a queue; 0 if there is none.
+function readers.last_ms(Q)
+  local message = call('XREVRANGE', Q.p .. 'm', '+', '-', 'COUNT', 1)[1]
+  local last = call('XREVRANGE', Q.p .. 'h', '+', '-', 'COUNT', 1)[1]
+  return max(message and sent_of(message[1]) or 0, last and seq_of(last[1]) or 0)
+end
+
+-- Announce events, and keep those of queues without a history, for some time. now, how long
+function readers.watch(keys, args)
+  local k = keys[1]
+  local f = call('HMGET', k, 'c', 'ew')
+  if not f[1] then return 0 end
+  local now = now_of(args[1])
+  if (tonumber(f[2]) or 0) <= now then call('HSET', k, 'eb', S(now)) end  -- watched from now on
+  call('HSET', k, 'ew', S(now + tonumber(args[2])))
+  return 1
+end
+
 -- -- the queue -----------------------------------------------------------------------------
 
--- Create a queue or change its settings. now, settings, first and last sequence of its block, name
+-- Create a queue or change its settings. now, settings, first and last sequence of its block, name, until when its
+-- events are watched if it is new
 local function configure(keys, args)
   local k = keys[1]
   local name = call('HGET', k, 'name')
@@ -10,6 +54,7 @@ local function configure(keys, args)
   if call('EXISTS', k) == 0 then
     local before = S(tonumber(args[3]) - 1)
     call('HSET', k, 'name', args[5], 'c', args[2], 'seq', before, 'last', args[4], 'cur', before, 'tr', before)
+    if tonumber(args[6]) > 0 then call('HSET', k, 'ew', args[6], 'eb', 0) end  -- from its beginning on
     return {0, 0, 1}
   end
   local text = call('HGET', k, 'c')
@@ -58,6 +103,8 @@ local function configure(keys, args)
   if Q.c.hist == 0 and old.hist > 0 then
     call('DEL', p .. 'h')
     trim(Q, true)
+  elseif Q.c.hist > 0 and old.hist == 0 then
+    call('PERSIST', p .. 'h')
   end
   save(Q)
   return {Q.lb > 0 and 1 or 0, Q.now, 0, damage.named(Q)}
@@ -89,12 +136,20 @@ local function drop(keys, args)
   local p = Q.p
   if call('EXISTS', p .. 'ob') == 1 then return failure('OUTBOX') end  -- the outbox must be drained first
   batches.forget(Q)
+  local last_ms, is_watched = readers.last_ms(Q), Q.ew > Q.now
+  if is_watched then
+    -- Readers of events that are a little behind still find what happened.
+    call('PEXPIRE', p .. 'm', readers.KEPT_MS)
+    call('PEXPIRE', p .. 'h', readers.KEPT_MS)
+  end
   clear(Q, false)
-  call('DEL', Q.k, p .. 'oc', p .. 'm', p .. 'h', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz',
-    p .. 'sc')
+  if not is_watched then call('DEL', p .. 'm', p .. 'h') end
+  call('DEL', Q.k, p .. 'oc', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz', p .. 'sc')
   call('DEL', p .. 'kf', p .. 'kb', p .. 'kt', p .. 'kp')
-  -- A stub, so that a client with an old cache does not create the queue again.
-  call('HSET', Q.k, 'gone', 1)
+  -- A stub, so that a client with an old cache does not create the queue again. For readers of events: the time of its
+  -- last event, until when its events are kept, whether it had a history.
+  call('HSET', Q.k, 'gone', 1, 'el', S(last_ms), 'ek', is_watched and S(Q.now + readers.KEPT_MS) or '0',
+    'eh', Q.c.hist > 0 and 1 or 0)
   call('EXPIRE', Q.k, 604800)
   return {0, Q.now, n}
 end
@@ -124,11 +179,12 @@ end)
 
 -- -- documents of the store ------------------------------------------------------------------------
 
--- Replace a document if its version is still the given one: the new version, or 0. name, version, data
+-- Replace a document if its version is still the given one: the new version, or 0. name, version, data, now
 local function put_document(keys, args)
   local docs = keys[1]
   local versions = docs .. 'v'
   if tonumber(call('HGET', versions, args[1]) or 0) ~= tonumber(args[2]) then return 0 end
+  readers.add_queue(docs, args[4], args[1], call('HGET', docs, args[1]), args[3])
   -- Versions are never reused, not even by a new document of the same name.
   local version = call('HINCRBY', versions, '', 1)
   if args[3] == '' then
@@ -143,20 +199,21 @@ local function put_document(keys, args)
 end
 
 -- Restore the documents of a store that was emptied, unless another client did: the name of the store. Arguments: its
--- name if it has none, where its blocks begin, then name, 1 for a queue, data of each document; a queue gets a new
--- number, in front of its data
+-- name if it has none, where its blocks begin, now, then name, 1 for a queue, data of each document; a queue gets a
+-- new number, in front of its data
 local function put_documents(keys, args)
   local docs = keys[1]
   local versions, counters = docs .. 'v', sub(docs, 1, -5) .. 'counters'
   local channel = sub(docs, 1, find(docs, ':{', 1, true)) .. 'topology'
   call('HSETNX', counters, 'id_prefix', args[1])
   call('HSETNX', counters, 'blocks', args[2])
-  for i = 3, #args, 3 do
+  for i = 4, #args, 3 do
     local name, data = args[i], args[i + 2]
     if call('HEXISTS', versions, name) == 0 then
       if args[i + 1] == '1' then
         data = '{"number": ' .. S(call('HINCRBY', counters, 'queues', 1)) .. ', ' .. data
       end
+      readers.add_queue(docs, args[3], name, false, data)
       call('HSET', docs, name, data)
       call('HSET', versions, name, call('HINCRBY', versions, '', 1))
       call('PUBLISH', channel, name)
@@ -246,3 +303,9 @@ register('ack_batches', batches.ack, ALLOWED_WHEN_FULL)
 register('give_back_batches', batches.give_back, ALLOWED_WHEN_FULL)
 register('put_field', put_field, ADDS)
 register('keep_history', keep_history, ALLOWED_WHEN_FULL)
+register('watch_events', readers.watch, ALLOWED_WHEN_FULL)
+-- An event that no change tells. now, event, queue, detail as JSON
+register('add_event', function(keys, args)
+  readers.add(keys[1], args[1], 'A', args[2], args[3], args[4])
+  return 1
+end, ADDS)

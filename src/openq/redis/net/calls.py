@@ -171,6 +171,13 @@ class Calls:
         else:
             callback(None)
 
+    def one_key_per_node(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Of these keys, one for each node that serves some. Raises StoreUnavailable."""
+        found: dict[Node, bytes] = {}
+        for key in keys:
+            found.setdefault(self._nodes.node_for(key), key)
+        return list(found.values())
+
     def any_host(self) -> Host | None:
         """The host of one of the servers, for callers that open their own connection."""
         nodes = self._nodes.all()
@@ -298,7 +305,7 @@ class Calls:
                     why = error.detail if isinstance(error, StoreUnavailable) else str(error)
                     raise StoreUnavailable(why, sent=was_sent)
                 self._refresh_nodes()
-                self._sleep(pause_s * random.uniform(0.5, 1.0))
+                self.pause(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(pause_s * 2, Backoff.MAX_S)
                 redirections = 0
                 reply = self._try_once(key, data, writes)
@@ -347,7 +354,8 @@ class Calls:
             )
         )
 
-    def _sleep(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
+        """Sleep; a greenlet is suspended meanwhile."""
         if self._current_task() is None:
             time.sleep(seconds)
         else:

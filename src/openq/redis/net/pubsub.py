@@ -15,7 +15,7 @@ from .url import Address, Host
 
 log = logging.getLogger("openq.redis")
 
-_CHANNELS = ("wake", "due", "topology", "kv", "schedules")
+_CHANNELS = ("wake", "due", "topology", "kv", "schedules", "events")
 _IDLE_S = 2.0  # then the server is pinged
 _PAUSE_S = 0.2
 
