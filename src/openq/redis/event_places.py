@@ -11,24 +11,28 @@ from ..broker.events import EventFilter
 _MAX_READERS = 8  # whose places in the streams are remembered
 _MAX_IDS = 50_000
 
+# Stream -> where to go on, and whether all entries before it were read: an entry that is found later and
+# belongs before it was late.
+Places = dict[bytes, tuple[str, bool]]
+
 
 @dataclass
 class ReaderState:
     """What the readers of one process remember. Used by several threads."""
 
-    places: OrderedDict[tuple[str, EventFilter], dict[bytes, str]] = field(default_factory=OrderedDict)
+    places: OrderedDict[tuple[str, EventFilter], Places] = field(default_factory=OrderedDict)
     ids: dict[tuple[bytes, int], str] = field(default_factory=dict)  # '': it follows from the sequence
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def place(self, after: str | None, wanted: EventFilter) -> dict[bytes, str]:
+    def place(self, after: str | None, wanted: EventFilter) -> Places:
         """Where a reader that has read until `after` is in each stream. Readers with other filters may have
         read further in some."""
         with self.lock:
             return {} if after is None else self.places.get((after, wanted), {})
 
-    def remember(self, after: str, wanted: EventFilter, starts: dict[bytes, str]) -> None:
+    def remember(self, after: str, wanted: EventFilter, places: Places) -> None:
         with self.lock:
-            self.places[after, wanted] = starts
+            self.places[after, wanted] = places
             self.places.move_to_end((after, wanted))
             if len(self.places) > _MAX_READERS:
                 self.places.popitem(last=False)

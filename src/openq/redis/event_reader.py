@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..broker.events import DEAD_LETTERED, MOVED, PUBLISHED, REDRIVEN, Event, EventFilter, EventPage
@@ -43,6 +44,7 @@ _RECENT_MS = 1_000  # nothing so recent was dropped, except from streams that ha
 _SLACK_MS = 1_000  # an idle reader stays this much behind: clocks may differ after a failover
 _CLOCK_MS = 60_000
 _SETTLE_S = 0.05
+_STUB = ("lm", "lh", "ek", "eh", "c")  # fields of a deleted queue, see `drop` in lua/7_queues.lua
 _CONFIRM_MS = 60_000  # how long the keys live that readers write
 
 
@@ -67,16 +69,19 @@ class EventReader:
 
     def end_ms(self) -> int:
         """The millisecond before which no more events come: the earliest on the clocks of all nodes."""
+        return min(self._times())
+
+    def _times(self) -> list[int]:
         store = self._store
         if store.state.is_virtual:
-            return store.now_ms()
+            return [store.now_ms()]
         keys = [store.registry.docs_key, *[view.key for view in list(store.registry.queues.values())]]
         try:
             keys = store.calls.one_key_per_node(keys)
         except StoreUnavailable:
             pass  # the calls find the nodes again
         times = replies_of(store.calls, [(key, ("TIME",)) for key in keys])
-        return min(int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in times)
+        return [int(seconds) * 1000 + int(micros) // 1000 for seconds, micros in times]
 
     def wait_for(self, ms: int) -> int:
         """Wait until a millisecond has passed, if that is soon. Returns the new end."""
@@ -89,17 +94,32 @@ class EventReader:
         return end_ms
 
     def end(self) -> str:
-        return Position(self.end_ms()).id(self._tag)
+        """All events before the call are before it; so the current millisecond has to pass."""
+        self._store.state.check_open()
+        if self._store.state.is_virtual:
+            return Position(self._store.now_ms()).id(self._tag)
+        newest_ms = max(self._times())
+        return Position(min(self.wait_for(newest_ms), newest_ms + 1)).id(self._tag)
 
     def read(self, after: str | None, limit: int, wanted: EventFilter) -> EventPage:
+        self._store.state.check_open()
+        page, newest_ms = self._read(after, limit, wanted, self.end_ms())
+        if newest_ms and len(page.events) < limit:
+            # These changes are done, so they must be readable; only their millisecond has not passed.
+            end_ms = self.wait_for(newest_ms)
+            later, _ = self._read(page.next, limit - len(page.events), wanted, end_ms)
+            gaps = [gap_ms for gap_ms in (page.gap_until_ms, later.gap_until_ms) if gap_ms is not None]
+            page = replace(later, events=page.events + later.events, gap_until_ms=max(gaps, default=None))
+        return page
+
+    def _read(self, after: str | None, limit: int, wanted: EventFilter, end_ms: int) -> tuple[EventPage, int]:
+        """The events before `end_ms`, and the time of the newest that is later, 0 if none is."""
         store = self._store
-        store.state.check_open()
-        # First the time, then the queues: a queue with events before that time is found.
-        end_ms = self.end_ms()
+        # After the time was read: a queue with events before it is found.
         store.refresh()
         page = _Page(self, after, wanted, end_ms)
         with store.calls.separate_writes(forget=True):
-            return page.read(limit)
+            return page.read(limit), page.newest_ms
 
     # -- parts of a page ----------------------------------------------------------------------
 
@@ -205,7 +225,7 @@ class _Page:
         self._found: list[_Found] = []
         self._read_streams: set[EventStream] = set()
         self._scanned = self._scanned_bytes = 0
-        self._newest_ms = 0  # of the entries that were seen and are not readable yet
+        self.newest_ms = 0  # of the entries that were seen and are not readable yet
         names = wanted.events
         self._wants_published = not names or PUBLISHED in names
         self._wants_history = not wanted.types and (not names or not names.isdisjoint(HISTORY_EVENTS))
@@ -218,10 +238,6 @@ class _Page:
         active = find_first(self._calls, streams, is_cluster)
         load_first_pages(self._calls, active)
         last = self._merge(active, limit)
-        if last is None and self._newest_ms >= self._end_ms:
-            # Their change is done, so they must be readable; only the millisecond has not passed.
-            self._end_ms = self._reader.wait_for(self._newest_ms)
-            last = self._merge(active, limit)
         if self._is_resumed:
             self._check_kept(streams, active)
         if self._read_streams and self._store.is_durable:
@@ -229,12 +245,16 @@ class _Page:
         events = self._events()
         if last is None:
             consumed = self._found[-1].position if self._found else Position(0)
-            following = max(self._after, consumed, Position(max(0, self._end_ms - _SLACK_MS)))
+            passed_ms = max(self._end_ms - _SLACK_MS, min(self._gap_ms, self._end_ms), 0)
+            following = max(self._after, consumed, Position(passed_ms))
         else:
             following = last
         next_id = following.id(self._tag)
-        starts = {**self._places, **{each.key: each.start for each in streams}}
-        self._reader.state.remember(next_id, self._wanted, starts)
+        if last is None:
+            for stream in streams:
+                stream.is_exact = True
+        places = {**self._places, **{each.key: (each.start, each.is_exact) for each in streams}}
+        self._reader.state.remember(next_id, self._wanted, places)
         if self._is_new_store and events:
             self._gap_ms = events[0].time_ms
         return EventPage(events, next_id, last is None, self._gap_ms or None)
@@ -267,7 +287,7 @@ class _Page:
     def _of_deleted(self, stream: EventStream) -> list[EventStream]:
         """The streams of queues that were deleted after the requested id, as long as they are kept."""
         deleted: dict[int, tuple[str, int]] = {}
-        start = self._places.get(stream.key, str(self._after.ms))
+        start, _ = self._places.get(stream.key, (str(self._after.ms), False))
         while start:
             asked = read_script(DELETED_QUEUES, [stream.key], start, str(self._end_ms - 1))
             reply = self._calls.call(stream.key, *asked, idempotent=True)
@@ -277,31 +297,34 @@ class _Page:
                     deleted[entry.number] = entry.queue, read_id(reply[at])[0]
             start = reply[0].decode()
         keys = [self._registry.key_of(number) for number in deleted]
-        facts = replies_of(self._calls, [(key, ("HMGET", key, "el", "ek", "eh", "c")) for key in keys])
+        facts = replies_of(self._calls, [(key, ("HMGET", key, *_STUB)) for key in keys])
         found: list[EventStream] = []
-        for (number, (name, ms)), key, (last, kept, has_history, settings) in zip(
-            deleted.items(), keys, facts, strict=True
-        ):
+        for (number, (name, ms)), key, fields in zip(deleted.items(), keys, facts, strict=True):
+            last_message, last_event, kept, has_history, settings = fields
             if settings is not None:
                 continue  # created again after Redis lost its counters
             if not self._wanted.accepts_queue(name):
                 found.append(EventStream(key[:-1] + b"h", OF_QUEUE, number, name, key, moves_only=True))
             elif kept is not None and int(kept) > self._end_ms:
                 found += self._of_queue(name, number, key, has_history == b"1")
-            elif last is None or int(last) > self._after.ms:
+            elif last_message is None or self._is_behind(number, last_message, last_event):
                 self._add_gap(ms)
         return found
+
+    def _is_behind(self, number: int, last_message: bytes, last_event: bytes) -> bool:
+        """Whether the reader has not seen the last entries of a queue."""
+        seq, sent_ms = read_id(last_message)
+        ms, place = read_id(last_event)
+        return (self._wants_published and Position(sent_ms, OF_MESSAGE, seq, number) > self._after) or (
+            self._wants_history and Position(ms, OF_QUEUE, place, number) > self._after
+        )
 
     # -- merging ------------------------------------------------------------------------------
 
     def _merge(self, active: Sequence[EventStream], limit: int) -> Position | None:
         """Collect events in order. Returns the position at which the page was full; None: it has all."""
         # Streams have different kinds or queues, so positions of two entries differ.
-        heap = [
-            (each.entries[0][0] if each.entries else each.first, at)
-            for at, each in enumerate(active)
-            if not each.is_over
-        ]
+        heap = [(each.first, at) for at, each in enumerate(active)]
         heapq.heapify(heap)
         while heap:
             _, at = heap[0]
@@ -309,7 +332,7 @@ class _Page:
             position = stream.next_position(self._calls)
             if position is None or position.ms >= self._end_ms:
                 heapq.heappop(heap)
-                self._newest_ms = max(self._newest_ms, 0 if position is None else position.ms)
+                self.newest_ms = max(self.newest_ms, 0 if position is None else position.ms)
                 continue
             if position != heap[0][0]:
                 heapq.heapreplace(heap, (position, at))  # its first entries were dropped meanwhile
@@ -389,8 +412,10 @@ class _Page:
             return []
         if stream.moves_only and happened and happened[0].event not in _MOVES:
             return []
-        if stream.has_history and happened and happened[0].event == PUBLISHED:
-            return []  # from a time without a history; the stream of messages has it
+        if happened and happened[0].event == PUBLISHED:
+            if stream.has_history:
+                return []  # from a time without a history; the stream of messages has it
+            state.learn_id(key, happened[0].seq, happened[0].own_id or "")
         return [
             _Found(position._replace(item=item), stream.name, key, each) for item, each in enumerate(happened)
         ]
@@ -466,9 +491,12 @@ class _Page:
             keys = (stream_keys(view)[0], view.key)
             commands.append((view.key, read_script(WATCHED_INFO, keys)))
         for last, since, until in replies_of(self._calls, commands):
-            last_ms, since_ms, until_ms = read_id(last)[1], int(since), int(until)
+            seq, last_ms = read_id(last)
+            since_ms, until_ms = int(since), int(until)
             is_kept = until_ms > self._end_ms and since_ms <= self._after.ms
-            if not is_kept and self._after.ms < last_ms < self._end_ms:
+            if not is_kept and last_ms >= self._end_ms:
+                self.newest_ms = max(self.newest_ms, last_ms)
+            elif not is_kept and Position(last_ms, OF_MESSAGE, seq) > self._after:
                 # Events before the beginning of the watch are missing; without one, all.
                 gap_ms = since_ms if until_ms > self._end_ms else last_ms + 1
                 if gap_ms > self._after.ms:

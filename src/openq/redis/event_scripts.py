@@ -43,7 +43,8 @@ return string.format('%.0f', low)
 
 # The ids of messages that have one of their own. KEYS: `m`, `h` and `x` of the queue; ARGV: sequences. The
 # reply: how many were examined, then sequence and id of each. Of a message that was moved into the queue, and
-# has left it, the event of its arrival has the id; it has the time of the record.
+# has left it, the event of its arrival has the id; it has the time of the record. Without a history, records
+# go with their messages; then an event of the publish has the id.
 OWN_IDS = """
 local answer, spent = {#ARGV}, 0
 local function size_at(text, at)
@@ -54,6 +55,24 @@ local function decoded(text)
   local is_json, fields = pcall(cjson.decode, text)
   return is_json and type(fields) == 'table' and fields or {}
 end
+local published
+local function published_id(seq)
+  if not published then
+    published = {}
+    local from, left = '-', 20
+    while left > 0 do
+      local page = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', 1000)
+      for _, each in ipairs(page) do
+        local number, id = string.match(each[2][2], '^N\\31(%d+)\\31(.*)$')
+        if number then published[number] = id end
+        from = '(' .. each[1]
+      end
+      left = #page == 1000 and left - 1 or 0
+    end
+    spent = spent + 100000
+  end
+  return published[seq]
+end
 for i = 1, #ARGV do
   local seq, id = ARGV[i], nil
   local found = redis.call('XRANGE', KEYS[1], seq, seq, 'COUNT', 1)[1]
@@ -63,6 +82,7 @@ for i = 1, #ARGV do
   if not record or math.floor(flags / 8) % 2 == 1 then
     local extra = redis.call('HGET', KEYS[3], seq)
     id = extra and decoded(extra).i
+    if not id and not found then id = published_id(seq) end
     if not id and found then
       local ms = string.sub(found[1], string.find(found[1], '-', 1, true) + 1)
       for _, each in ipairs(redis.call('XRANGE', KEYS[2], ms, ms, 'COUNT', 1000)) do

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import StoreError
 from .event_entries import DELETION, OF_MESSAGE, OF_STORE, Position
+from .event_places import Places
 from .event_scripts import FIRST_ENTRIES, FIRST_SEQUENCE
 from .net.calls import Calls
 from .stream_positions import read_id, read_script
@@ -22,10 +23,7 @@ Entry = tuple[Position, bytes, bytes]  # position of its first event, id, value
 
 
 class EventStream:
-    """One stream as one reader sees it. `start` is an argument of XRANGE.
-
-    If it excludes an entry (it begins with a bracket), the reader has read all entries up to that one.
-    """
+    """One stream as one reader sees it: `start` is the argument of XRANGE with which it goes on."""
 
     __slots__ = (
         "_count",
@@ -33,6 +31,7 @@ class EventStream:
         "entries",
         "first",
         "has_history",
+        "is_exact",
         "key",
         "kind",
         "moves_only",
@@ -61,18 +60,11 @@ class EventStream:
         self.has_history = has_history
         self.moves_only = moves_only  # of a queue that the filter excludes: only moves out of it matter
         self.start = ""
+        self.is_exact = False
         self.first: Position | None = None
         self.entries: deque[Entry] = deque()
         self._count = _FIRST_MESSAGES if kind == OF_MESSAGE else _PAGE
         self._is_read = False
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_read and not self.entries
-
-    @property
-    def is_exact(self) -> bool:
-        return self.start.startswith("(")
 
     def position_of(self, id: bytes, value: bytes = b"") -> Position:
         """Of an entry; without its value, an earlier one may result."""
@@ -111,15 +103,13 @@ class EventStream:
         return self.entries[0][0] if self.entries else None
 
 
-def find_starts(
-    calls: Calls, streams: Iterable[EventStream], known: dict[bytes, str], after: Position
-) -> None:
+def find_starts(calls: Calls, streams: Iterable[EventStream], known: Places, after: Position) -> None:
     """Set where each stream begins: after the last entry that was read, or at the time of `after`."""
     unknown: list[EventStream] = []
     for stream in streams:
-        start = known.get(stream.key)
-        if start is not None:
-            stream.start = start
+        place = known.get(stream.key)
+        if place is not None:
+            stream.start, stream.is_exact = place
         elif not after.ms:
             stream.start = "-"
         elif stream.kind != OF_MESSAGE:

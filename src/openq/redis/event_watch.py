@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..errors import OpenQError, StoreError
+from ..errors import OpenQError, QueueNotFound, StoreError
 from .event_reader import EventReader
 from .functions import call_function, function_name
 from .registry import CachedQueue
@@ -159,9 +159,17 @@ class EventWatch:
         with store.calls.separate_writes(forget=True):
             store.registry.watch_events(store.calls, store.redis_now() + WATCH_MS)
             for view, reply in zip(views, store.calls.many(commands, idempotent=True), strict=True):
-                if isinstance(reply, StoreError):
-                    # A node without the functions, for example.
-                    call_function(store.calls, view.key, "watch_events", now, WATCH_MS)
+                if reply != 1:
+                    self._ask_again(view)
+
+    def _ask_again(self, view: CachedQueue) -> None:
+        """A node without the functions, a queue that Redis lost, or a deleted one."""
+        store = self._store
+        try:
+            store.fcall_queue(view, "tick")
+            call_function(store.calls, view.key, "watch_events", store.now_argument(), WATCH_MS)
+        except QueueNotFound:
+            pass
 
     def _call_back(self) -> None:
         for callback in list(self._callbacks):

@@ -25,11 +25,10 @@ function readers.add_queue(docs, now, name, old, data)
   end
 end
 
--- The time of the last event of a queue; 0 if there is none.
-function readers.last_ms(Q)
-  local message = call('XREVRANGE', Q.p .. 'm', '+', '-', 'COUNT', 1)[1]
-  local last = call('XREVRANGE', Q.p .. 'h', '+', '-', 'COUNT', 1)[1]
-  return max(message and sent_of(message[1]) or 0, last and seq_of(last[1]) or 0)
+-- The last id in a stream of a queue, '0-0' if it is empty.
+function readers.last(stream)
+  local found = call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+  return found and found[1] or '0-0'
 end
 
 -- Announce events, and keep those of queues without a history, for some time. now, how long
@@ -136,7 +135,7 @@ local function drop(keys, args)
   local p = Q.p
   if call('EXISTS', p .. 'ob') == 1 then return failure('OUTBOX') end  -- the outbox must be drained first
   batches.forget(Q)
-  local last_ms, is_watched = readers.last_ms(Q), Q.ew > Q.now
+  local last_message, last_event, is_watched = readers.last(p .. 'm'), readers.last(p .. 'h'), Q.ew > Q.now
   if is_watched then
     -- Readers of events that are a little behind still find what happened.
     call('PEXPIRE', p .. 'm', readers.KEPT_MS)
@@ -146,10 +145,10 @@ local function drop(keys, args)
   if not is_watched then call('DEL', p .. 'm', p .. 'h') end
   call('DEL', Q.k, p .. 'oc', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz', p .. 'sc')
   call('DEL', p .. 'kf', p .. 'kb', p .. 'kt', p .. 'kp')
-  -- A stub, so that a client with an old cache does not create the queue again. For readers of events: the time of its
-  -- last event, until when its events are kept, whether it had a history.
-  call('HSET', Q.k, 'gone', 1, 'el', S(last_ms), 'ek', is_watched and S(Q.now + readers.KEPT_MS) or '0',
-    'eh', Q.c.hist > 0 and 1 or 0)
+  -- A stub, so that a client with an old cache does not create the queue again. For readers of events: the ids
+  -- of its last entries, until when they are kept, whether it had a history.
+  call('HSET', Q.k, 'gone', 1, 'lm', last_message, 'lh', last_event,
+    'ek', is_watched and S(Q.now + readers.KEPT_MS) or '0', 'eh', Q.c.hist > 0 and 1 or 0)
   call('EXPIRE', Q.k, 604800)
   return {0, Q.now, n}
 end
