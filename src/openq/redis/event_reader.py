@@ -285,11 +285,12 @@ class _Page:
         return found
 
     def _of_deleted(self, stream: EventStream) -> list[EventStream]:
-        """The streams of queues that were deleted after the requested id, as long as they are kept."""
+        """The streams of queues that were deleted after the requested id, as long as they are kept; also of
+        those whose deletion is not readable yet."""
         deleted: dict[int, tuple[str, int]] = {}
         start, _ = self._places.get(stream.key, (str(self._after.ms), False))
         while start:
-            asked = read_script(DELETED_QUEUES, [stream.key], start, str(self._end_ms - 1))
+            asked = read_script(DELETED_QUEUES, [stream.key], start)
             reply = self._calls.call(stream.key, *asked, idempotent=True)
             for at in range(1, len(reply), 2):
                 entry = _parsed_store(reply[at + 1])
@@ -307,7 +308,9 @@ class _Page:
                 found.append(EventStream(key[:-1] + b"h", OF_QUEUE, number, name, key, moves_only=True))
             elif kept is not None and int(kept) > self._end_ms:
                 found += self._of_queue(name, number, key, has_history == b"1")
-            elif last_message is None or self._is_behind(number, last_message, last_event):
+            elif ms < self._end_ms and (
+                last_message is None or self._is_behind(number, last_message, last_event)
+            ):
                 self._add_gap(ms)
         return found
 

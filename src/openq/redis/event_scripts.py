@@ -103,12 +103,12 @@ end
 return answer
 """
 
-# Queues that were deleted. KEYS: the stream of the store; ARGV: from and until which id. The reply: where to
+# Queues that were deleted. KEYS: the stream of the store; ARGV: from which id on. The reply: where to
 # continue or '', then id and text of each.
 DELETED_QUEUES = """
 local answer, from, left = {''}, ARGV[1], 20
 while true do
-  local page = redis.call('XRANGE', KEYS[1], from, ARGV[2], 'COUNT', 100)
+  local page = redis.call('XRANGE', KEYS[1], from, '+', 'COUNT', 100)
   for _, found in ipairs(page) do
     if string.sub(found[2][2], 1, 1) == 'D' then
       answer[#answer + 1], answer[#answer + 2] = found[1], found[2][2]
