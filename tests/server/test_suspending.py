@@ -14,7 +14,9 @@ import pika
 import pytest
 from botocore.config import Config as BotoConfig
 
+from openq.broker.interface import Waiting
 from openq.config import Config
+from openq.errors import QueueNotFound, StoreUnavailable
 from openq.model import QueueSettings
 from tests.server.in_process import InProcessServer, in_process_server
 from tests.server.suspending import SuspendingBroker
@@ -143,6 +145,52 @@ def test_consumers_that_come_and_go_never_starve(running: RunningServer) -> None
             assert got == [b"%d" % number]
             for each in list(channel.consumer_tags):
                 channel.basic_cancel(each)
+
+
+def test_a_queue_that_another_server_deletes_during_a_consume_cancels_its_consumer(
+    running: RunningServer,
+) -> None:
+    """A store that servers share finds it gone with the first question about it, before any waiter waits."""
+    connection = running.connect()
+    channel = connection.channel()
+    channel.queue_declare("brief")
+    cancelled: list[object] = []
+    channel.add_on_cancel_callback(cancelled.append)
+
+    def waiting(queue: str) -> Waiting:
+        raise QueueNotFound(queue)
+
+    running.broker.waiting = waiting  # type: ignore[method-assign]
+    channel.basic_consume("brief", lambda *_: None)
+
+    def is_cancelled() -> bool:
+        connection.process_data_events(0.05)
+        return bool(cancelled)
+
+    until(is_cancelled)
+    connection.close()
+
+
+def test_a_store_that_fails_during_a_consume_is_asked_again(running: RunningServer) -> None:
+    connection = running.connect()
+    channel = connection.channel()
+    channel.queue_declare("jobs")
+    channel.basic_publish("", "jobs", b"one")
+    answer, failures = running.broker.waiting, iter(range(2))
+
+    def waiting(queue: str) -> Waiting:
+        if next(failures, None) is not None:
+            raise StoreUnavailable("Redis is unreachable")
+        return answer(queue)
+
+    running.broker.waiting = waiting  # type: ignore[method-assign]
+
+    _, _, body = next(channel.consume("jobs", inactivity_timeout=30))
+    assert body == b"one"
+    connection.close()
+    records = running.server.records
+    assert all("deliveries are suspended" in line for line in records.at_least("error"))
+    records.lines.clear()
 
 
 def test_exclusive_and_brief_queues_go_with_their_connection(running: RunningServer) -> None:

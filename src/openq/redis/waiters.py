@@ -313,7 +313,11 @@ class WaiterService:
         now_s = time.monotonic()
         if self._is_registry_stale:
             self._is_registry_stale = False
-            store.refresh()
+            try:
+                store.refresh()
+            except BaseException:
+                self._is_registry_stale = True  # the change is not announced again
+                raise
         if registry.stores != self._stores:
             # Queues that were created again in an emptied store do not know their waiters.
             self._stores = registry.stores

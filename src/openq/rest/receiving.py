@@ -79,7 +79,7 @@ class BatchEncoder:
         self._deliveries = deliveries
         self._shown: list[bytes] = []
         self._done = 0
-        call.request.on_gone = _ignore  # messages are leased: a disconnect must be noticed
+        call.request.notice_disconnect()  # messages are leased
 
     def go_on(self) -> None:
         call = self._call
@@ -108,10 +108,6 @@ class BatchEncoder:
         call = self._call
         for message in received(call.broker, self._deliveries[first : self._done], call.format):
             self._shown.append(call.format.encode(message))
-
-
-def _ignore() -> None:
-    """`BatchEncoder` notices that the client disconnected."""
 
 
 def _wanted_receipts(body: Receipts) -> list[str]:

@@ -44,7 +44,10 @@ class RetryPoll(Generic[T]):
             call.context.long_polls.add(self)
             call.request.on_gone = self.end
             call.request.waited = True
-        self._try()
+        if call.request.gone:
+            self.end()
+        else:
+            self._try()
 
     def notify(self, *_: object) -> None:
         """The broker's lock is held; any thread."""

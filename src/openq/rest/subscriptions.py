@@ -111,6 +111,8 @@ def form_batch(call: RestCall) -> None:
     If no message waits, `batch` is `after`. A new owner takes the subscription over."""
     body = call.body
     call.require("receive", body.queue, call.route.sqs_actions)
+    if body.wait > 0:
+        call.request.notice_disconnect()  # before the first call that may wait for the store
     _known(call)  # a cursor of another user is not taken over
     queue = call.qualified(body.queue)
     waiter: Waiter | None = None

@@ -235,18 +235,18 @@ class QueueDispatcher(Generic[C]):
             if self._is_waiting:
                 self._waiter.limit = capacity
                 return
-            self._waiter.limit = min(capacity, self._batch_limit())
-            self._waiter.consumer = (
-                self.consumers[0].label if len(self.consumers) == 1 else self._shared_label
-            )
-            self._is_waiting = True
             try:
+                self._waiter.limit = min(capacity, self._batch_limit())
+                self._waiter.consumer = (
+                    self.consumers[0].label if len(self.consumers) == 1 else self._shared_label
+                )
+                self._is_waiting = True
                 deliveries = self.context.broker.add_waiter(self.queue_key, self._waiter)
             except (QueueNotFound, Closed):
                 self._is_waiting = False
                 self.close()
                 return
-            except OpenQError as error:  # the disk is full or broken
+            except OpenQError as error:  # the disk is full or broken, or the store is unreachable
                 self._is_waiting = False
                 self._retry_later(error)
                 return

@@ -100,6 +100,10 @@ class HttpRequest:
             self._on_answer(101, 0)
         self._connection.upgrade(self, protocol, headers)
 
+    def notice_disconnect(self) -> None:
+        """From now on a client that closes its half of the connection is `gone`: it does not read a reply."""
+        self.on_gone = _ignore
+
     @property
     def can_upgrade(self) -> bool:
         return self._connection.can_upgrade
@@ -151,3 +155,7 @@ def host_of(request: HttpRequest) -> str:
     """The Host header as text; empty for HTTP/1.0 clients without one."""
     value = request.header(b"host")
     return "" if value is None else value.decode("latin-1").strip()
+
+
+def _ignore() -> None:
+    """The code that answers looks at `gone`."""

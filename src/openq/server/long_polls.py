@@ -59,7 +59,7 @@ def receive(
     broker = context.broker
     if broker.storage.waits:
         # From here on messages may be leased: a disconnect must be noticed.
-        request.on_gone = _ignore
+        request.notice_disconnect()
     limit = estimate_fitting(broker, queue, limit, max_bytes)
     deliveries = broker.receive(queue, limit, lease_ms, consumer, types, max_in_flight)
 
@@ -131,7 +131,7 @@ def load_and_answer(
         loaded()
     else:
         # Messages are leased: a disconnect must be noticed.
-        request.on_gone = _ignore
+        request.notice_disconnect()
         context.after_commit(loaded, location)
 
 
@@ -140,10 +140,6 @@ def release_deliveries(context: ServerContext, queue: str, deliveries: list[Deli
         context.broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
     except OpenQError:
         pass  # the queue is deleted, or the broker closed: nothing is leased any more
-
-
-def _ignore() -> None:
-    """Only marks that disconnects are handled: `loaded` sees that the request is gone."""
 
 
 def _unset_deliver(deliveries: list[Delivery]) -> None:
