@@ -71,14 +71,15 @@ def test_a_failed_job_raises_its_reason(make_app: MakeApp, run_worker: RunWorker
     until(lambda: job.status() == "failed")
 
 
+@pytest.mark.parametrize("pages", [1, 3])
 @pytest.mark.parametrize("is_coroutine", [False, True])
 def test_the_last_progress_stays_after_the_end(
-    make_app: MakeApp, run_worker: RunWorker, is_coroutine: bool
+    make_app: MakeApp, run_worker: RunWorker, is_coroutine: bool, pages: int
 ) -> None:
     app = make_app(result_ttl=60)
 
     def report() -> None:
-        for page in range(1, 4):
+        for page in range(1, pages + 1):
             current_job().progress(page / 10, f"page {page}")
 
     async def report_in_coroutine() -> None:
@@ -91,7 +92,7 @@ def test_the_last_progress_stays_after_the_end(
 
     last = job.progress()
     assert last is not None
-    assert (last.fraction, last.text) == (0.3, "page 3")
+    assert (last.fraction, last.text) == (pages / 10, f"page {pages}")
 
 
 def test_a_report_that_came_too_soon_is_seen_while_the_job_runs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextvars import ContextVar
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OpenQError
@@ -44,6 +45,7 @@ class ActiveJob:
         "messages",
         "received",
         "reported_at",
+        "reporting",
         "result_put",
         "slot",
         "source",
@@ -72,6 +74,7 @@ class ActiveJob:
         self.ended = 0.0
         self.reported_at = 0.0  # its last progress
         self.unreported: Progress | None = None  # a later one, which is not written yet
+        self.reporting = Lock()  # held by the thread that writes a report: none overtakes another
         # When the lease began is not known exactly: `leased` is a moment before, when the receive call began.
         leased = received if leased is None else leased
         self.lease_until = leased + app.lease
@@ -136,29 +139,37 @@ class ActiveJob:
         """
         now = time.monotonic()
         is_end = fraction is not None and fraction >= 1
-        report = Progress(fraction, text, now_ms())
+        self.unreported = Progress(fraction, text, now_ms())
         if now - self.reported_at < _PROGRESS_PAUSE_S and not is_end:
-            self.unreported = report  # written within about a second, or when the handler ends
-            return
+            return  # written within about a second, or when the handler ends
         self.reported_at = now
-        self.unreported = None
         if self.task is not None and self.task.is_coroutine:
             from asyncio import get_running_loop
 
-            get_running_loop().run_in_executor(None, self.app.store.put_progress, self.id, report)
+            get_running_loop().run_in_executor(None, self.write_unreported)
         else:
-            self.app.store.put_progress(self.id, report)
+            self._write_newest()
+
+    @property
+    def has_unreported(self) -> bool:
+        """Whether a report is not written yet, or is being written."""
+        return self.unreported is not None or self.reporting.locked()
 
     def write_unreported(self, queue: Queue | None = None) -> None:
-        """Write the report that came too soon after the one before. Raises nothing: the job goes on."""
-        report, self.unreported = self.unreported, None
-        if report is None:
+        """Write the newest report, if it is not written yet. Raises nothing: the job goes on."""
+        if not self.has_unreported:
             return
         self.reported_at = time.monotonic()
         try:
-            self.app.store.put_progress(self.id, report, queue)
+            self._write_newest(queue)
         except OpenQError as error:
             log.warning("the progress of %s could not be written: %s", self.describe(), error)
+
+    def _write_newest(self, queue: Queue | None = None) -> None:
+        with self.reporting:
+            report, self.unreported = self.unreported, None
+            if report is not None:
+                self.app.store.put_progress(self.id, report, queue)
 
     def once(self, key: str, **options: Any) -> Once:
         """`once` with the key in the namespace of this task."""

@@ -98,7 +98,7 @@ class CoroutineLoop:
         try:
             return await self._call(job)
         finally:
-            if job.unreported is not None:
+            if job.has_unreported:
                 await asyncio.shield(self._loop.run_in_executor(self._owner.pool, job.write_unreported))
 
     async def _call(self, job: ActiveJob) -> Any:
