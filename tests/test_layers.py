@@ -61,6 +61,7 @@ STANDARD_LIBRARY_ONLY = {
     "errors",
     "_version",
     "names",
+    "histograms",
     "packed",
     "amqp_fields",
     "properties",

@@ -1,17 +1,23 @@
-"""Metrics as text, in the exposition format of Prometheus. Pure."""
+"""Metrics as text, in the exposition formats of Prometheus and OpenMetrics. Pure.
+
+A `Family` has few samples; a `QueueColumn` has one value for each of many queues and is rendered fast: the
+texts of the labels are made once for all columns. `pieces` yields the page in parts, so that a caller in a
+thread can let others run in between.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from .histograms import HistogramValue
 
-class HistogramValue(NamedTuple):
-    """Observations by bucket. There is one count more than there are bounds: that of larger ones."""
+__all__ = ["OPENMETRICS", "TEXT", "Family", "HistogramValue", "QueueColumn", "label_text", "pieces", "render"]
 
-    bounds: Sequence[float]
-    counts: Sequence[int]
-    sum: float
+TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+_LINES_OF_PIECE = 2_000
 
 
 class Family(NamedTuple):
@@ -23,28 +29,74 @@ class Family(NamedTuple):
     samples: Sequence[tuple[Mapping[str, str], float | HistogramValue]]
 
 
-def render(families: Sequence[Family]) -> bytes:
+class QueueColumn(NamedTuple):
+    """One metric with a value for each queue. `suffix` is `_sum` or `_count` of a summary."""
+
+    name: str
+    kind: str  # counter | gauge | summary
+    help: str
+    labels: Sequence[str]  # as `label_text` makes them
+    values: Sequence[float]
+    suffix: str = ""
+
+
+def label_text(labels: Mapping[str, str]) -> str:
+    return ",".join([f'{key}="{_escape(text)}"' for key, text in labels.items()])
+
+
+def render(families: Sequence[Family | QueueColumn], openmetrics: bool = False) -> bytes:
+    return b"".join(pieces(families, openmetrics))
+
+
+def pieces(families: Sequence[Family | QueueColumn], openmetrics: bool = False) -> Iterator[bytes]:
     lines: list[str] = []
+    before = ""
     for family in families:
-        lines.append(f"# HELP {family.name} {family.help}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
+        if family.name != before:  # a summary has two columns
+            lines += _head(family, openmetrics)
+            before = family.name
+        if isinstance(family, QueueColumn):
+            name = family.name + family.suffix
+            for start in range(0, len(family.values), _LINES_OF_PIECE):
+                end = start + _LINES_OF_PIECE
+                lines += [
+                    f"{name}{{{label}}} {value}"
+                    for label, value in zip(family.labels[start:end], family.values[start:end], strict=True)
+                ]
+                yield _joined(lines)
+                lines = []
+            continue
         for labels, value in family.samples:
             if isinstance(value, HistogramValue):
                 lines += _histogram(family.name, labels, value)
             else:
                 lines.append(_sample(family.name, labels, value))
-    return ("\n".join(lines) + "\n").encode()
+    if openmetrics:
+        lines.append("# EOF")
+    yield _joined(lines)
+
+
+def _joined(lines: list[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode() if lines else b""
+
+
+def _head(family: Family | QueueColumn, openmetrics: bool) -> list[str]:
+    name = family.name
+    if openmetrics and family.kind == "counter":
+        name = name.removesuffix("_total")  # there the suffix belongs to the sample
+    return [f"# HELP {name} {_escape_help(family.help, openmetrics)}", f"# TYPE {name} {family.kind}"]
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+    inner = label_text(labels)
     return f"{name}{{{inner}}} {value}" if inner else f"{name} {value}"
 
 
 def _histogram(name: str, labels: Mapping[str, str], value: HistogramValue) -> list[str]:
     lines = []
     total = 0
-    for bound, count in zip((*map(str, value.bounds), "+Inf"), value.counts, strict=True):
+    bounds = (*(str(float(bound)) for bound in value.bounds), "+Inf")
+    for bound, count in zip(bounds, value.counts, strict=True):
         total += count
         lines.append(_sample(f"{name}_bucket", {**labels, "le": bound}, total))
     return [*lines, _sample(f"{name}_sum", labels, value.sum), _sample(f"{name}_count", labels, total)]
@@ -52,3 +104,7 @@ def _histogram(name: str, labels: Mapping[str, str], value: HistogramValue) -> l
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _escape_help(text: str, openmetrics: bool) -> str:
+    return _escape(text) if openmetrics else text.replace("\\", "\\\\").replace("\n", "\\n")

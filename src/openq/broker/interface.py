@@ -11,7 +11,8 @@ names come in roles, so that a function can ask for the role it needs:
 
 Other parts have one name each: `admin` (change queued messages), `cluster` (what the servers share),
 `events` (what happened), `history` (files and tables of the past), `kv` (key-values), `schedules` (cron and
-intervals), `staging`, `subscriptions`, `cursors` (data pipelines), `damage`.
+intervals), `staging`, `subscriptions`, `cursors` (data pipelines), `damage`, `statistics` (counts and times
+of many queues).
 
 Each role extends that of the library (`LibraryQueues`, ...), which a broker behind a server offers too.
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .scan_position import ScannedEntry, ScanPosition
     from .schedules import Schedules
     from .staged_batches import Staging
+    from .statistics import Statistics
     from .subscriptions import Subscriptions
 
 Receipt = tuple[int, int]  # sequence of the message, number of the delivery
@@ -482,3 +484,5 @@ class Broker(Queues, Messages, Durability, Protocol):
     def damage(self) -> DamageRegister: ...
     @property
     def schedules(self) -> Schedules: ...
+    @property
+    def statistics(self) -> Statistics: ...

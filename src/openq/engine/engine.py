@@ -28,13 +28,14 @@ from ..model import (
     QueueSettings,
     check_name,
 )
+from ..names import split_name
 from .dead_letters import DeadLetters
 from .expiry import Expiry
 from .key_values import KeyValueStore
 from .leases import Leases
 from .progress import BatchProgress
 from .publishing import Publishing
-from .queue import QueueState
+from .queue import Counters, QueueState
 from .records import (
     QUEUE,
     UNQUEUE,
@@ -43,6 +44,7 @@ from .records import (
 from .routing import ExchangeRouter
 from .rules import MAX_TIME_MS, dedup_key, own_seq, settings_differences, with_options
 from .timers import DELAY, DELAYS, RETENTION, TTL, Timers
+from .times import MessageTimes
 
 Event = Callable[[str, str, str | None, int, str], None]  # what, queue, message id, now_ms, detail
 
@@ -56,6 +58,7 @@ class Engine:
         "advance",
         "dead_letters",
         "deferred_overflow",
+        "deleted_counters",
         "end_deferred_overflow",
         "expire_zero_ttl",
         "expiry",
@@ -98,6 +101,7 @@ class Engine:
         "set_aside",
         "set_deadline",
         "timers",
+        "times",
         "woken",
         "zero_ttl",
     )
@@ -124,6 +128,8 @@ class Engine:
         # Queues whose overflow is handled at the end of a batch; None: overflow is handled at once.
         self.deferred_overflow: list[QueueState] | None = None
         self.observer: Event | None = None
+        self.times: MessageTimes | None = None  # measured if a server asks for it
+        self.deleted_counters: dict[str, Counters] = {}  # of deleted queues, by account: sums never go down
         # Deliveries that clients must not see before their lease is durable: number -> location. See
         # leases.py.
         self.guarded: dict[int, int] = {}
@@ -262,6 +268,9 @@ class Engine:
         queue.deleted = True
         del self.queues[queue.name]
         del self.numbered[queue.number]
+        self.deleted_counters.setdefault(split_name(queue.name)[0], Counters()).add(queue.counters)
+        if self.times is not None:
+            self.times.queues.pop(queue.number, None)
         self.router.drop_queue(queue.name)
         if queue.watched:
             self.woken.append(queue)

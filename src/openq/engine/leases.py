@@ -115,6 +115,8 @@ class Leases:
         delivery = queue.leases[seq] = Delivery(entry, number, now_ms, until_ms, 1, consumer)
         queue.waiting_bytes -= entry.size
         queue.counters.delivered += 1
+        if engine.times is not None:
+            engine.times.delivered_one(queue.number, now_ms - entry.sent_ms)
         if until_ms:
             bucket = queue.lease_buckets.get(until_ms >> BUCKET_BITS)
             if bucket is not None:
@@ -150,6 +152,8 @@ class Leases:
         queue.leases.update(zip(seqs, deliveries, strict=True))
         queue.waiting_bytes -= sum([entry.size for entry in entries])
         queue.counters.delivered += len(entries)
+        if engine.times is not None:
+            engine.times.delivered(queue.number, [now_ms - entry.sent_ms for entry in entries])
         if until_ms:
             self.arm_leases(queue, seqs, until_ms, now_ms)
         if engine.observer is not None:
@@ -268,6 +272,10 @@ class Leases:
                 if delivery.count == STUCK_RECEIVES and queue.settings.max_receives is None:
                     counters.stuck += 1
         counters.delivered += len(deliveries)
+        if engine.times is not None:
+            waits = [now_ms - each.entry.sent_ms for each in deliveries if each.count == 1]
+            if waits:
+                engine.times.delivered(queue.number, waits)
         if until_ms:
             self.arm_leases(queue, [delivery.entry.seq for delivery in deliveries], until_ms, now_ms)
 
@@ -359,6 +367,8 @@ class Leases:
         del queue.leases[seq]
         queue.counters.acked += 1
         entry = delivery.entry
+        if engine.times is not None:
+            engine.times.acked_one(queue.number, entry.sent_ms, delivery.delivered_ms, now_ms)
         options = entry.options
         if (options is not None and not options.is_plain) or queue.ends_matter:
             engine.forget_entry(queue, entry)
@@ -400,6 +410,8 @@ class Leases:
                 if engine.observer is not None:
                     engine.observer("acked", queue.name, engine.id_of(entry), now_ms, "")
             queue.counters.acked += len(done)
+            if engine.times is not None:
+                engine.times.acked(queue.number, done.values(), now_ms)
         return results
 
     def ack_late(self, queue: QueueState, seq: int, number: int, now_ms: int) -> bool:

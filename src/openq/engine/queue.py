@@ -6,7 +6,8 @@ No decisions across queues and no records here; `engine.py` makes those.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
+from operator import attrgetter
 
 from ..errors import MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import MAX_PRIORITY, Delivery, Entry, QueueSettings
@@ -77,7 +78,16 @@ class Counters:
         self.stuck = 0  # messages delivered STUCK_RECEIVES times with nowhere to go: worth a warning
 
     def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(zip(COUNTERS, read_counters(self), strict=True))
+
+    def add(self, other: Counters) -> None:
+        for name in COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+COUNTERS: tuple[str, ...] = Counters.__slots__
+# All values of a `Counters` in this order, in one call: pages of metrics read those of thousands of queues.
+read_counters: Callable[[Counters], tuple[int, ...]] = attrgetter(*COUNTERS)
 
 
 class QueueState:

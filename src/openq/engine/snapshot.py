@@ -18,7 +18,7 @@ from . import progress, schedules
 from .delayed import DelayedPage, live_entries
 from .engine import Engine
 from .key_values import StoredValue
-from .queue import QueueState
+from .queue import Counters, QueueState
 from .ready_list import PackedPage
 from .records import pack_options, pack_value, unpack_options, unpack_value
 
@@ -72,6 +72,7 @@ class FrozenState:
             "marks": progress.dump(engine),
             "kv": engine.key_values.next_version,
             "schedules": schedules.dump(engine),
+            "deleted": {account: each.as_dict() for account, each in engine.deleted_counters.items()},
         }
         self.queues = [FrozenQueue(queue) for queue in engine.queues.values()]
 
@@ -253,16 +254,23 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
     progress.load(engine, head.get("marks", ()))
     engine.key_values.next_version = head.get("kv", 1)
     schedules.load(engine, head.get("schedules", []))
+    for account, counters in head.get("deleted", {}).items():
+        _load_counters(engine.deleted_counters.setdefault(account, Counters()), counters)
     return int(head["now"])
 
 
 def _load_queue(engine: Engine, fields: list[Any]) -> QueueState:
     number, name, settings, created_ms, counters = fields
     queue = engine.add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
-    for counter, value in counters.items():
-        if hasattr(queue.counters, counter):
-            setattr(queue.counters, counter, value)
+    _load_counters(queue.counters, counters)
     return queue
+
+
+def _load_counters(counters: Counters, stored: dict[str, int]) -> None:
+    """Another version may have stored counters that this one does not have."""
+    for name, value in stored.items():
+        if hasattr(counters, name):
+            setattr(counters, name, value)
 
 
 def _load_dedup(queue: QueueState, data: bytes) -> None:

@@ -30,6 +30,7 @@ from openq.errors import (
     Unconfirmed,
 )
 from openq.journal.disk import TRANSIENT, DiskIo, allocate, close_quietly, exists, write_all
+from openq.journal.figures import CommitFigures
 from openq.journal.flag import WakeFlag
 from openq.journal.format import (
     BLOCK_BYTES,
@@ -116,6 +117,7 @@ class GroupCommitWriter:
         self._closing = False
         self._last_waiters = 0  # number of waiters of the last group
         self._pace = SyncPace()
+        self.commit_figures = CommitFigures()
         self._flag = WakeFlag()
         self._writer = Thread(target=self._write_groups, name="openq-writer", daemon=True)
         self._preparer = SegmentPreparer(self._prepare_segments)
@@ -466,7 +468,9 @@ class GroupCommitWriter:
         began = time.monotonic()
         self._retry_while_full(lambda: write_all(self._io, segment.fd, block.buffer, block.start))
         self._io.fdatasync(segment.fd)
-        self._pace.add(began, time.monotonic())
+        ended = time.monotonic()
+        self._pace.add(began, ended)
+        self.commit_figures.add(ended - began, block.count, len(block.buffer))
         segment.used = block.start + len(block.buffer)
         if not segment.named:
             # The segment gets its name only now: a named segment always has a complete first block.

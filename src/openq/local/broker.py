@@ -47,6 +47,7 @@ from .inspector import Inspector
 from .key_values import LocalKeyValues
 from .message_admin import MessageAdmin
 from .schedules import LocalSchedules
+from .statistics import LocalStatistics
 from .subscriptions import LocalSubscriptions
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class LocalBroker:
         self.exchanges = LocalExchanges(core)
         self.importer = MessageImporter(core)
         self.history = history_source(journal)
+        self.statistics = LocalStatistics(core)
         core.engine.key_values.max_bytes = max_kv_bytes
         self.kv = LocalKeyValues(core)
         self.events = LocalEvents(core)

@@ -42,6 +42,7 @@ from .queues import QueueAdmin
 from .schedules import RedisSchedules, ScheduleCache
 from .servers import ServerDirectory
 from .staging import RedisStaging
+from .statistics import RedisStatistics
 from .store import RedisStore, StoreState
 from .subscriptions import RedisSubscriptions
 from .upkeep import Upkeep
@@ -96,6 +97,7 @@ class RedisBroker:
         self.kv = RedisKeyValues(store, waiters)
         self.events = RedisEvents(store, waiters)
         servers = self.cluster = ServerDirectory(store)
+        self.statistics = RedisStatistics(store, queues.stats, waiters.count)
 
         self.store = store
         self.calls = store.calls

@@ -142,6 +142,8 @@ class Receiver:
                 found += [TooManyInFlight(view.name, int(request[4])) for _ in limits]
                 continue
             deliveries = deliveries_of(answer, now_ms, request[2] or None, damaged)
+            if self._state.delivery_times is not None:
+                self._state.delivery_times.delivered(view, deliveries)
             at = 0
             for limit in limits:
                 found.append(deliveries[at : at + limit])
@@ -245,6 +247,16 @@ class Receiver:
 
     def ack(self, queue: str, receipts: Sequence[Receipt], *, late: bool = False) -> list[OpenQError | None]:
         view = self._view(queue)
+        measured = self._state.delivery_times
+        if measured is None:
+            return self._ack(view, receipts, late)
+        total = measured.times.total  # of the protocol that acks: others may set theirs while this call waits
+        results = self._ack(view, receipts, late)
+        acked = [seq for (seq, _), error in zip(receipts, results, strict=True) if error is None]
+        measured.acked(view, acked, self._store.now_ms(), total)
+        return results
+
+    def _ack(self, view: CachedQueue, receipts: Sequence[Receipt], late: bool) -> list[OpenQError | None]:
         if late and len(receipts) == 1:
             return [self._ack_late(view, receipts[0])]  # it acks live deliveries too: one round trip
         results: list[OpenQError | None] = []
@@ -255,7 +267,7 @@ class Receiver:
                 results.append(None if answer == 1 else _settle_error(view, seq, answer))
         if self._state.listeners:
             acked = [seq for (seq, _), error in zip(receipts, results, strict=True) if error is None]
-            self._store.emit("acked", queue, map(self._store.delivered_id, acked))
+            self._store.emit("acked", view.name, map(self._store.delivered_id, acked))
         if late:
             return [
                 None if error is None else self._ack_late(view, receipt)

@@ -10,6 +10,7 @@ from ..engine.rules import settings_differences
 from ..errors import FunctionError, InvalidSetting, QueueExists, QueueInUse, QueueNotFound, StoreError
 from ..model import QueueSettings, check_name
 from .registry import CachedQueue
+from .statistics import add_deleted
 from .store import RedisStore
 
 _RETRIES = 200  # against concurrent changes by other clients
@@ -105,7 +106,7 @@ class QueueAdmin:
             raise QueueInUse(queue, "it has consumers")
         for _ in range(_RETRIES):
             try:
-                count = store.fcall_queue(view, "drop", int(if_empty), int(if_unused))[2]
+                count, counters = store.fcall_queue(view, "drop", int(if_empty), int(if_unused))[2]
                 break
             except FunctionError as error:
                 if error.code == "INUSE":
@@ -115,6 +116,7 @@ class QueueAdmin:
                 store.moves.drain(view)
         else:
             raise QueueInUse(queue, "messages are on their way from it to other queues")
+        add_deleted(store, queue, counters)
         store.drop_deleted(view)
         self._on_delete()
         if self._registry.router.bindings(None, queue):

@@ -27,6 +27,7 @@ from ..errors import Closed, FunctionError, QueueNotFound, StoreError
 from ..model import Entry
 from . import records
 from .call_batcher import CallBatcher, Work
+from .delivery_times import DeliveryTimes
 from .event_places import ReaderState
 from .functions import call_function, function_name, load_functions
 from .moves import Moves
@@ -69,6 +70,7 @@ class StoreState:
         self.report: SafetyReport | None = None  # what may be lost with the settings of the servers
         self.damage = DamageRegister()
         self.reader = ReaderState()  # of events
+        self.delivery_times: DeliveryTimes | None = None  # measured if a server asks for it
         self.known_buckets: set[str] = set()  # of key-values, whose names are in the list of all
         self.kv_totals = (0, 0)  # keys and bytes of all buckets, at the last sweep
         # Queue number -> id of the last event that was scanned for expired leases.

@@ -122,7 +122,7 @@ local function block(keys, args)
   return 0
 end
 
--- Delete a queue: the number of its messages. now, 1 only if empty, 1 only if it has no consumers
+-- Delete a queue: the number of its messages, and its counters. now, 1 only if empty, 1 only if it has no consumers
 -- Without `save`: only a stub is left.
 local function drop(keys, args)
   local Q, failed = open(keys, args)
@@ -141,6 +141,7 @@ local function drop(keys, args)
     call('PEXPIRE', p .. 'm', readers.KEPT_MS)
     call('PEXPIRE', p .. 'h', readers.KEPT_MS)
   end
+  local counters = call('HGETALL', p .. 'n')
   clear(Q, false)
   if not is_watched then call('DEL', p .. 'm', p .. 'h') end
   call('DEL', Q.k, p .. 'oc', p .. 'n', p .. 'k', p .. 'kz', p .. 'in', p .. 'jb', p .. 'jz', p .. 'sc')
@@ -150,7 +151,7 @@ local function drop(keys, args)
   call('HSET', Q.k, 'gone', 1, 'lm', last_message, 'lh', last_event,
     'ek', is_watched and S(Q.now + readers.KEPT_MS) or '0', 'eh', Q.c.hist > 0 and 1 or 0)
   call('EXPIRE', Q.k, 604800)
-  return {0, Q.now, n}
+  return {0, Q.now, {n, counters}}
 end
 
 -- The millisecond before which all dropped events lie, while no cursor held them: they are trimmed by age and number.

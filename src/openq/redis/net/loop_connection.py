@@ -19,6 +19,7 @@ from openq.errors import StoreError, StoreUnavailable
 from openq.redis.net.connection import CONNECT_S, STALL_S, Backoff
 from openq.redis.net.copies import Copies, ReplicaFloor
 from openq.redis.net.resp import INCOMPLETE, NotRedis, handshake, new_reader, pack
+from openq.redis.net.round_trips import ROUND_TRIPS
 from openq.redis.net.url import Address, Host
 
 log = logging.getLogger("openq.redis")
@@ -104,6 +105,7 @@ class LoopConnection:
         self._confirming: list[Callback] = []
         self._flush_is_due = False
         self._last_activity_s = 0.0
+        self._awaited_s = 0.0  # when the commands were sent that nothing was sent before; 0: answered
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._lost_reason = ""
 
@@ -175,6 +177,9 @@ class LoopConnection:
         finally:
             self._flush_is_due = due
         self._last_activity_s = self._loop.time()
+        if self._awaited_s:
+            ROUND_TRIPS.replied(self._last_activity_s - self._awaited_s)
+            self._awaited_s = 0.0
         if not due and (self._unsent or self._confirming):
             self._flush()
 
@@ -207,7 +212,7 @@ class LoopConnection:
             return
         data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
         if not self._sent:
-            self._last_activity_s = self._loop.time()
+            self._last_activity_s = self._awaited_s = self._loop.time()
         self._sent.extend(self._unsent_callbacks)
         self._unsent.clear()
         self._unsent_callbacks.clear()
@@ -219,9 +224,12 @@ class LoopConnection:
         """One request for all waiting callers; it covers the commands answered so far."""
         waiting, self._confirming = self._confirming, []
         copies = self.copies
-        question = copies.confirm_request(time.monotonic())
+        began_s = time.monotonic()
+        question = copies.confirm_request(began_s)
 
         def answered(replies: list[Any]) -> None:
+            if replies:
+                ROUND_TRIPS.copied(time.monotonic() - began_s)
             verdict = copies.check_replies(question, replies)
             for callback in waiting:
                 if verdict == "ask again":
