@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from openq import errors
 from openq.rest.problems import PROBLEMS
+from openq.server.queue_metrics import COUNTER_METRICS, QUEUE_COUNTER_METRICS
 from openq.settings import SETTINGS as QUEUE_SETTINGS
 from tests.isolation import ROOT
 
@@ -43,23 +44,49 @@ def metrics() -> str:
     lines = [
         "# Metrics\n",
         MADE,
-        "`GET /metrics` answers in the text format of Prometheus. Series of queues have the labels",
-        "`account` and `queue`.\n",
-        "| metric | type | meaning |",
-        "| --- | --- | --- |",
+        "`GET /metrics` answers in the text format of Prometheus, or in that of OpenMetrics if the request",
+        "accepts `application/openmetrics-text`. It has sums over all queues; deleted queues stay counted.",
+        "Times are in seconds. [OPERATING.md](OPERATING.md#metrics) says how to use them.\n",
+        *_table(each for each in _all_families() if not _is_of_queue(each[0])),
+        "",
+        "## Metrics of each queue\n",
+        "`GET /metrics/queues?match=orders-*&limit=1000` has a series for each queue, with the labels",
+        "`account` and `queue`. `match` is a pattern with `*` and `?`; `limit` is at most 10,000, and 1,000",
+        "by default. Queues are shown in the order of their names, up to the limit;",
+        "`openq_queue_series_omitted` counts the others. The names differ from those of the sums, so",
+        "scraping both pages counts nothing twice.\n",
+        *_table(each for each in _all_families() if _is_of_queue(each[0])),
     ]
-    found = sorted({each for path in SOURCE.rglob("*.py") for each in _families(path)})
-    lines += [f"| `{name}` | {kind} | {text} |" for name, kind, text in found]
     return "\n".join(lines) + "\n"
 
 
+def _table(families: Iterable[tuple[str, str, str]]) -> list[str]:
+    rows = [f"| `{name}` | {kind} | {text} |" for name, kind, text in families]
+    return ["| metric | type | meaning |", "| --- | --- | --- |", *rows]
+
+
+def _is_of_queue(name: str) -> bool:
+    return name.startswith("openq_queue_")
+
+
+def _all_families() -> list[tuple[str, str, str]]:
+    found = {each for path in SOURCE.rglob("*.py") for each in _families(path)}
+    for metrics in (COUNTER_METRICS, QUEUE_COUNTER_METRICS):
+        found |= {(name, "counter", text) for name, text in metrics.values()}
+    return sorted(found)
+
+
 def _families(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Metrics stand in the source as `Family(name, kind, help, ...)`, or as pairs (counter, help)."""
+    """Metrics stand in the source as `Family(name, kind, help, ...)` and the like, or as pairs
+    (counter, help).
+    """
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Family":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            if len(texts) >= 3:
+            if node.func.id in ("Family", "QueueColumn") and len(texts) >= 3:
                 yield str(texts[0]), str(texts[1]), str(texts[2])
+            elif node.func.id == "_summary" and len(texts) >= 2:
+                yield str(texts[0]), "summary", str(texts[1])
         elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
             pair = [each.value for each in node.elts if isinstance(each, ast.Constant)]
             if len(pair) == 2 and str(pair[0]).startswith("openq_") and str(pair[0]).endswith("_total"):

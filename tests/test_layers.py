@@ -22,7 +22,7 @@ PROTOCOLS = ["sqs", "amqp", "rest", "push"]
 # From the bottom up. A part imports itself and what lies in a row before its own; parts in one row do
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
-    ["errors", "_version", "clock", "names", "logs"],
+    ["errors", "_version", "clock", "names", "logs", "histograms"],
     ["limits", "http_text"],
     ["amqp_fields", "packed", "cron"],
     ["properties"],

@@ -157,13 +157,13 @@ def test_metrics_equal_a_recount_and_incremental_runs_equal_one_run(
 # -- a real server --------------------------------------------------------------------------------------
 
 COUNTERS = {
-    "published": "openq_messages_sent_total",
-    "delivered": "openq_messages_delivered_total",
-    "acked": "openq_messages_acked_total",
-    "nacked": "openq_messages_nacked_total",
-    "lease_expired": "openq_leases_expired_total",
-    "dead_lettered": "openq_messages_dead_lettered_total",
-    "expired": "openq_messages_expired_total",
+    "published": "openq_queue_messages_sent_total",
+    "delivered": "openq_queue_messages_delivered_total",
+    "acked": "openq_queue_messages_acked_total",
+    "nacked": "openq_queue_messages_nacked_total",
+    "lease_expired": "openq_queue_leases_expired_total",
+    "dead_lettered": "openq_queue_messages_dead_lettered_total",
+    "expired": "openq_queue_messages_expired_total",
 }
 
 
@@ -218,7 +218,7 @@ def traffic(server: Served) -> None:
 
 def metrics(server: Served) -> dict[tuple[str, str], int]:
     """What the server itself has counted, by queue and name."""
-    _, text = server.get("/metrics")
+    _, text = server.get("/metrics/queues")
     names = {metric: name for name, metric in COUNTERS.items()}
     found = re.findall(r'^(\w+)\{account="[^"]*",queue="([^"]*)"\} (\d+)', text.decode(), re.MULTILINE)
     return {(queue, names[metric]): int(value) for metric, queue, value in found if metric in names}

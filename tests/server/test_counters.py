@@ -22,14 +22,14 @@ from tests.serving import Served, free_port, served_amqp
 from tests.waiting import until
 
 METRICS = {
-    "openq_messages_sent_total": "published",
-    "openq_messages_delivered_total": "delivered",
-    "openq_messages_redelivered_total": "redelivered",
-    "openq_messages_acked_total": "acked",
-    "openq_messages_nacked_total": "nacked",
-    "openq_leases_expired_total": "lease_expired",
-    "openq_messages_released_total": "released",
-    "openq_messages_dead_lettered_total": "dead_lettered",
+    "openq_queue_messages_sent_total": "published",
+    "openq_queue_messages_delivered_total": "delivered",
+    "openq_queue_messages_redelivered_total": "redelivered",
+    "openq_queue_messages_acked_total": "acked",
+    "openq_queue_messages_nacked_total": "nacked",
+    "openq_queue_leases_expired_total": "lease_expired",
+    "openq_queue_messages_released_total": "released",
+    "openq_queue_messages_dead_lettered_total": "dead_lettered",
 }
 
 
@@ -39,7 +39,7 @@ class Running(NamedTuple):
 
     def counted(self, queue: str) -> dict[str, int]:
         """What the metrics say of a queue, without what is 0."""
-        _, text = self.server.get("/metrics")
+        _, text = self.server.get("/metrics/queues")
         found = re.findall(
             r'^(\w+)\{account="[^"]*",queue="([^"]*)"[^}]*\} (\d+)', text.decode(), re.MULTILINE
         )

@@ -80,13 +80,14 @@ def is_set_aside(server: InProcessServer, queue: str) -> None:
     assert f"{damage.file} at offset {damage.offset}" in line
     with server.wire() as wire:
         ready, health = wire.get("/readyz"), wire.get("/api/v1/health")
-        metrics, listed = wire.get("/metrics").body.decode(), wire.get("/api/v1/damage").json()["damage"]
+        metrics = (wire.get("/metrics").body + wire.get("/metrics/queues").body).decode()
+        listed = wire.get("/api/v1/damage").json()["damage"]
     assert ready.status == 200
     assert ready.body.startswith(b"degraded: journal; ")
     assert health.status == 200
     assert (health.json()["ok"], health.json()["status"]) == (True, "degraded")
     assert any("set aside" in reason for reason in health.json()["reasons"])
-    assert f'openq_messages_set_aside{{account="000000000000",queue="{queue}"}} 1' in metrics
+    assert f'openq_queue_messages_set_aside{{account="000000000000",queue="{queue}"}} 1' in metrics
     assert "openq_degraded 1" in metrics
     assert "openq_healthy 1" in metrics
     assert (queue, damage.message_id) in [(each["queue"], each["id"]) for each in listed]

@@ -138,8 +138,12 @@ def test_any_name_is_kept_as_it_is_or_refused(running: RunningServer, door: str)
     for n, name in enumerate(kept):
         [message] = wire.rest("POST", f"queues/{path_of(name)}/receive", {"max": 10}).json()["messages"]
         assert message["payload"] == f"m{n}", name
-    metrics = wire.get("/metrics").body.decode()
-    odd = [line for line in metrics.split("\n") if line and line[0] != "#" and not _SERIES.fullmatch(line)]
+    metrics = wire.get("/metrics").body + wire.get("/metrics/queues").body
+    odd = [
+        line
+        for line in metrics.decode().split("\n")
+        if line and line[0] != "#" and not _SERIES.fullmatch(line)
+    ]
     assert odd == []
     for name in kept:
         assert wire.rest("DELETE", f"queues/{path_of(name)}").status == 200, name

@@ -77,7 +77,7 @@ class AmqpChannel:
 
     def ack(self, tags: list[int]) -> None:
         if not self._context.is_closing:
-            self._settle_or_defer(tags, self._context.broker.ack)
+            self._settle_or_defer(tags, self._ack_receipts)
 
     def _settle_or_defer(self, tags: list[int], action: SettleAction) -> None:
         if self.transaction.is_selected:
@@ -122,11 +122,23 @@ class AmqpChannel:
         self._requeue_or_reject(self.unacked.up_to(method.delivery_tag, method.multiple), method.requeue)
 
     def _requeue_or_reject(self, tags: list[int], requeue: bool) -> None:
-        self._settle_or_defer(tags, self._requeue if requeue else self._context.broker.reject)
+        self._settle_or_defer(tags, self._requeue if requeue else self._reject_receipts)
+
+    def _ack_receipts(self, queue_key: str, receipts: Sequence[Receipt]) -> object:
+        context = self._context
+        context.traffic.acking()
+        results = context.broker.ack(queue_key, receipts)
+        context.traffic.acked += results.count(None)
+        return results
+
+    def _reject_receipts(self, queue_key: str, receipts: Sequence[Receipt]) -> object:
+        context = self._context
+        return context.traffic.count_nacks(context.broker.reject(queue_key, receipts))
 
     def _requeue(self, queue_key: str, receipts: Sequence[Receipt]) -> object:
         """At once: AMQP knows no delay."""
-        return self._context.broker.nack(queue_key, receipts, 0)
+        context = self._context
+        return context.traffic.count_nacks(context.broker.nack(queue_key, receipts, 0))
 
     def _recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
         if not method.requeue:

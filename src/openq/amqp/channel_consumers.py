@@ -238,8 +238,11 @@ class ChannelConsumers:
                 ) from error
             if not readable:
                 return False
+            channel.traffic.delivered += 1
             if method.no_ack:
+                channel.traffic.acking()
                 broker.ack(queue_key, receipt)
+                channel.traffic.acked += 1
             ready = broker.waiting(queue_key).ready
             exchange, key = exchange_and_key(delivery.entry, name)
             amqp_properties = delivery_properties(broker, delivery, self._dispatchers.count_mode(queue_key))
@@ -276,6 +279,7 @@ class ChannelConsumers:
     def deliver(self, consumer: AmqpConsumer, deliveries: list[Delivery]) -> None:
         """Write basic.deliver for each. Bodies are loaded, and the consumer's capacity is reserved."""
         connection = self._connection
+        self._channel.traffic.delivered += len(deliveries)
         dispatcher = consumer.dispatcher
         out = connection.out
         unacked = self._unacked.by_tag

@@ -20,6 +20,7 @@ class ChannelContext:
         self.broker = connection.broker
         self.topology = connection.topology
         self.server = connection.server
+        self.traffic = connection.server.context.traffic.amqp
         self.number = number
         self.is_closing = False
         self.last_declared_queue = ""

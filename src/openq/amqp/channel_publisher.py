@@ -85,6 +85,13 @@ class ChannelPublisher:
         self, method: bytes, all_properties: bytes | list[bytes], bodies: list[bytes]
     ) -> tuple[int, list[int]]:
         """How many messages were processed before the disk was full, and which of them a queue refused."""
+        done, refused = self._publish_run(method, all_properties, bodies)
+        self._channel.traffic.published += done - len(refused)
+        return done, refused
+
+    def _publish_run(
+        self, method: bytes, all_properties: bytes | list[bytes], bodies: list[bytes]
+    ) -> tuple[int, list[int]]:
         target = self._vhost.target(method)
         queue = self._authorize(target)
         if isinstance(all_properties, bytes):

@@ -38,6 +38,13 @@ def publish_items(
     return done or _publish_each(broker, queue_key, items, draft_of)
 
 
+def count_new(published: PublishedBatch) -> int:
+    """The messages of a batch that were stored: not those that are duplicates or were refused."""
+    if published.results is UNSET:
+        return published.count
+    return published.count - sum(each.duplicate is True for each in published.results)
+
+
 def _publish_run(
     broker: Broker, queue_key: str, bodies: Sequence[bytes], encoding: int
 ) -> PublishedBatch | None:

@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from .._version import __version__
 from ..broker.interface import Receipt
-from ..documents.batches import Item, check_count, publish_items, read_msgpack_batch
+from ..documents.batches import Item, check_count, count_new, publish_items, read_msgpack_batch
 from ..documents.drafts import make_draft
 from ..documents.formats import Format
 from ..documents.messages import ReceiptFailure
@@ -54,6 +54,7 @@ class StreamConnection:
         self.server = server
         self.context = server.context
         self._broker = server.context.broker
+        self._traffic = server.context.traffic.push
         self._socket = socket
         self.access = access
         self.format = format
@@ -255,6 +256,7 @@ class StreamConnection:
     def deliver(self, consumer: QueueConsumer, deliveries: list[Delivery]) -> None:
         """Bodies are loaded, and the credit is reserved."""
         prefix = self._broker.storage.id_prefix
+        self._traffic.delivered += len(deliveries)
         unsettled = self.unsettled
         receipts: list[str] = []
         for delivery in deliveries:
@@ -273,7 +275,7 @@ class StreamConnection:
     def _settle_acks(self) -> None:
         acks, self._acks = self._acks, []
         texts = acks[0].receipts if len(acks) == 1 else [text for ack in acks for text in ack.receipts]
-        errors, _ = self._settle(texts, "DeleteMessage", self._broker.ack)
+        errors, _ = self._settle(texts, "DeleteMessage", self._ack_receipts)
         start = 0
         for ack in acks:
             end = start + len(ack.receipts)
@@ -282,6 +284,12 @@ class StreamConnection:
             if ack.id is not None or failed:
                 count = len(ack.receipts) - len(failed)
                 self._after_commit.append(f.Settled(id=ack.id, count=count, failed=failed))
+
+    def _ack_receipts(self, queue_key: str, receipts: list[Receipt]) -> list[OpenQError | None]:
+        self._traffic.acking()
+        results = self._broker.ack(queue_key, receipts)
+        self._traffic.acked += results.count(None)
+        return results
 
     def _settle(
         self, texts: list[str], sqs_action: str, act: Settle, keep: bool = False
@@ -356,12 +364,16 @@ class StreamConnection:
         self._settle_one(
             request,
             "ChangeMessageVisibility",
-            lambda key, some: self._broker.nack(key, some, delay_ms, reason),
+            lambda key, some: self._traffic.count_nacks(self._broker.nack(key, some, delay_ms, reason)),
         )
 
     def _reject(self, request: f.Reject) -> None:
         reason = failure_text(request.reason, request.traceback)
-        self._settle_one(request, "DeleteMessage", lambda key, some: self._broker.reject(key, some, reason))
+        self._settle_one(
+            request,
+            "DeleteMessage",
+            lambda key, some: self._traffic.count_nacks(self._broker.reject(key, some, reason)),
+        )
 
     def _extend(self, request: f.Extend) -> None:
         lease_ms = span_ms(request.seconds, "seconds")
@@ -394,6 +406,7 @@ class StreamConnection:
         else:
             items = list(request.messages)
         done = publish_items(self._broker, queue_key, items, lambda item: make_draft(item, self.format))
+        self._traffic.published += count_new(done)
         if request.id is not None or done.failed:
             self._after_commit.append(
                 f.Published(

@@ -36,6 +36,7 @@ class StreamServer:
     def __init__(self, context: ServerContext) -> None:
         self.context = context
         self.hub = DispatchHub(context)
+        self.hub.traffic = context.traffic.push
         self.hub.start()
         self.sockets: set[StreamSocket] = set()
         self.closing = 0  # disconnected, but still returning their messages

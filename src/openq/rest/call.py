@@ -16,8 +16,9 @@ from ..names import DEFAULT_ACCOUNT, arn_of, qualified_name, split_name, split_n
 from ..server.condition_keys import request_condition_keys
 from ..server.context import ServerContext, unless_gone
 from ..server.http_request import HttpRequest
+from ..server.traffic import ProtocolTraffic
 from .formats import Format
-from .problems import CONTENT_TYPE, Problem, render
+from .problems import CONTENT_TYPE, Problem, code_of, render
 from .routes import Route, SqsActions
 
 log = logging.getLogger("openq.rest")
@@ -152,7 +153,7 @@ class RestCall:
         return self.format.encode(value)
 
     def fail(self, error: BaseException) -> None:
-        answer_problem(self.request, error, self.account)
+        answer_problem(self.request, error, self.context.traffic.rest, self.account)
 
     def after_commit(self, value: Any, status: int = 200, headers: bytes = b"") -> None:
         """Answer once everything done so far is on disk."""
@@ -200,11 +201,14 @@ class RestCall:
         self.work(safely, self.answer)
 
 
-def answer_problem(request: HttpRequest, error: BaseException, account: str = DEFAULT_ACCOUNT) -> None:
+def answer_problem(
+    request: HttpRequest, error: BaseException, traffic: ProtocolTraffic, account: str = DEFAULT_ACCOUNT
+) -> None:
     if not isinstance(error, OpenQError | Problem):
         log.error("%s %r failed", request.method, request.path[:200], exc_info=error)
     if not isinstance(error, Exception):
         error = RuntimeError()
+    traffic.refuse(code_of(error))
     status, body, headers = render(error)
     # Clients of other accounts name their queues without the account.
     if account != DEFAULT_ACCOUNT:

@@ -93,7 +93,7 @@ class RestHandler:
             if principal is not None:
                 self._authorize(request, route, account, args, principal)
         except Exception as error:
-            answer_problem(request, error)
+            answer_problem(request, error, self.context.traffic.rest)
 
     def _authenticate(
         self, request: HttpRequest, route: Route, account: str | None, args: tuple[str, ...]
@@ -125,7 +125,7 @@ class RestHandler:
                 assert principal is not None
                 self._authorize(request, route, account, args, principal)
             except Exception as problem:
-                answer_problem(request, problem)
+                answer_problem(request, problem, self.context.traffic.rest)
 
         # Password hashing is slow by design: not on the loop.
         self.context.check(lambda: guard.basic(user, password, request.peer), authenticated)

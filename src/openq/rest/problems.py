@@ -204,6 +204,10 @@ class ProblemDocument(msgspec.Struct, omit_defaults=True, rename={"kind": "type"
 _encode = msgspec.json.Encoder().encode
 
 
+def code_of(error: Exception) -> str:
+    return error.code if isinstance(error, Problem | OpenQError) else "internal_error"
+
+
 def document(error: Exception) -> ProblemDocument:
     if isinstance(error, Problem):
         code, detail, facts = error.code, error.detail, error.facts

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from ..documents.batches import (
     check_count,
+    count_new,
     publish_items,
     publish_refusal,
     read_items,
@@ -92,6 +93,7 @@ def publish(call: RestCall) -> None:
     if isinstance(result, OpenQError):
         raise publish_refusal(call.broker, call.queue, result, len(draft.body))
     message_id, duplicate = result
+    call.context.traffic.rest.published += not duplicate
     call.after_commit(Published(id=message_id, duplicate=True if duplicate else UNSET), 201)
 
 
@@ -116,7 +118,9 @@ def publish_batch(call: RestCall) -> None:
     def draft_of(item: NewMessage) -> Draft:
         return make_draft(item, call.sent, _past(call, item) if restores else None)
 
-    call.after_commit(publish_items(call.broker, call.queue, items, draft_of), 201)
+    published = publish_items(call.broker, call.queue, items, draft_of)
+    call.context.traffic.rest.published += count_new(published)
+    call.after_commit(published, 201)
 
 
 def _read_batch(call: RestCall) -> list[Any]:

@@ -174,7 +174,10 @@ def ack(call: RestCall) -> None:
                 call.broker.settings(queue)
                 raise
             failed.append(receipt_failure(text, error))
+    traffic = call.context.traffic.rest
+    traffic.acking()
     results = call.broker.ack(queue, receipts)
+    traffic.acked += results.count(None)
     if any(results):
         wrong = [
             (text, with_receipt(text, queue, error))
@@ -197,7 +200,7 @@ def ack(call: RestCall) -> None:
     reply=Settled,
 )
 def nack(call: RestCall) -> None:
-    body, broker, queue = call.body, call.broker, call.queue
+    body, broker, queue, traffic = call.body, call.broker, call.queue, call.context.traffic.rest
     delay_ms = None if body.delay is None else span_ms(body.delay, "delay")
     failure = failure_text(body.reason, body.traceback)
     if body.release:
@@ -206,9 +209,11 @@ def nack(call: RestCall) -> None:
         call.after_commit(Settled(count=broker.release(queue, receipts)))
     elif body.reject:
         call.require("receive", call.args[0], ("DeleteMessage",))
-        _settle_receipts(call, lambda receipts: broker.reject(queue, receipts, failure))
+        _settle_receipts(call, lambda receipts: traffic.count_nacks(broker.reject(queue, receipts, failure)))
     else:
-        _settle_receipts(call, lambda receipts: broker.nack(queue, receipts, delay_ms, failure))
+        _settle_receipts(
+            call, lambda receipts: traffic.count_nacks(broker.nack(queue, receipts, delay_ms, failure))
+        )
 
 
 @route(

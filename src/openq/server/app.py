@@ -96,7 +96,7 @@ class Server:
         self.router.add("/openapi.json", rest.handle)
         self.router.add("/_aws/sqs/messages", sqs.peek)
         self.router.add("/_aws/sqs/messages/", sqs.peek)
-        for path in ("/livez", "/readyz", "/healthz", "/metrics"):
+        for path in ("/livez", "/readyz", "/healthz", "/metrics", "/metrics/queues"):
             self.router.add(path, health.handle)
         self._handler = self._enter if broker.storage.waits else self.router.handle
         self._request_log = RequestLog(self._handler)
@@ -212,6 +212,7 @@ class Server:
         self._reclaimer.start(self.loop)
         self._loop_watch.start()
         self.context.event_log.start(config.log_events, config.log_events_sample)
+        self.context.process.start(self.loop)
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """The address as a client on this machine reaches it."""
@@ -354,6 +355,7 @@ class Server:
         """Finish running requests, then close the broker. Returns the number of stored messages."""
         self._reclaimer.stop()
         self._loop_watch.stop()
+        self.context.process.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._refresher is not None:

@@ -23,8 +23,10 @@ from .buffers import BufferLimit, buffer_bytes
 from .event_log import EventLog
 from .http_request import HttpRequest
 from .listener import Listener
+from .process_metrics import ProcessFigures
 from .stream_login import StreamLogin, Tickets
 from .tasks import TaskList
+from .traffic import Traffic
 
 if TYPE_CHECKING:
     from ..broker.events import Events
@@ -111,6 +113,8 @@ class ServerContext:
         self.after_commit = session.after_commit
         self.buffers = BufferLimit(buffer_bytes(config))
         self.admission = Admission(config.max_connections)
+        self.process = ProcessFigures(None if config.memory or config.store is not None else config.data)
+        self.traffic = Traffic(broker.statistics.measure())
         self.now_ms = broker.now_ms
         self.tasks = TaskList(broker.now_ms)
         self.started_ms = broker.now_ms()

@@ -63,6 +63,7 @@ class DispatchHub:
 
     def __init__(self, context: ServerContext) -> None:
         self.context = context
+        self.traffic = context.traffic.amqp  # another protocol sets its own
         self._thread = threading.get_ident()
         self._ready: list[tuple[Callable[[list[Delivery]], None], list[Delivery]]] = []
         self._to_requeue: list[tuple[str, list[Receipt]]] = []
@@ -397,7 +398,9 @@ class QueueDispatcher(Generic[C]):
             self._unrecorded_acks += [(each.entry.seq, each.number) for each in deliveries]
         elif consumer.no_ack and deliveries:
             try:
+                self._hub.traffic.acking()
                 broker.ack(self.queue_key, [(each.entry.seq, each.number) for each in deliveries])
+                self._hub.traffic.acked += len(deliveries)
             except OpenQError as error:
                 self._requeue(deliveries)
                 self._retry_later(error)
@@ -409,7 +412,9 @@ class QueueDispatcher(Generic[C]):
         """Ack no-ack deliveries. If the store fails now, they are delivered again rather than lost."""
         receipts, self._unrecorded_acks = self._unrecorded_acks, []
         try:
-            self.context.broker.ack(self.queue_key, receipts)
+            self._hub.traffic.acking()
+            results = self.context.broker.ack(self.queue_key, receipts)
+            self._hub.traffic.acked += results.count(None)
         except QueueNotFound:
             pass
         except OpenQError as error:

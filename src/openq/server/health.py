@@ -1,62 +1,30 @@
-"""Health and metrics: `/livez`, `/readyz`, `/healthz`, `/metrics`."""
+"""Health and metrics: `/livez`, `/readyz`, `/healthz`, `/metrics`, `/metrics/queues`."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from .._version import __version__
 from ..broker.interface import Broker
 from ..broker.subscriptions import open_messages
 from ..broker.worker_totals import RegistryTotals
 from ..broker.workers import STATS, WorkerStats, list_values, list_workers, worker_buckets
-from ..errors import OpenQError
-from ..metrics import Family, render
+from ..errors import InvalidSetting, OpenQError, public_text
+from ..metrics import OPENMETRICS, TEXT, Family, QueueColumn, pieces
 from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
 from .buffers import PROTOCOLS, BufferLimit
 from .context import ServerContext
 from .event_hub import event_families
 from .http_request import HttpRequest
 from .log_metrics import log_metrics
+from .queue_metrics import QueueChoice, columns, totals, visible
 
 log = logging.getLogger("openq.server")
 
 _TEXT = b"text/plain; charset=utf-8"
-_METRICS = b"text/plain; version=0.0.4; charset=utf-8"
-MAX_QUEUES = 1_000  # series of single queues; totals are always there
-
-_COUNTERS = {
-    "published": ("openq_messages_sent_total", "Messages accepted."),
-    "delivered": (
-        "openq_messages_delivered_total",
-        "Deliveries: every hand-out of a message. Each ends as acked, nacked, expired or released, "
-        "or with its message.",
-    ),
-    "redelivered": (
-        "openq_messages_redelivered_total",
-        "Retries: deliveries of a message that was delivered before.",
-    ),
-    "acked": ("openq_messages_acked_total", "Messages completed: acknowledged or deleted by a consumer."),
-    "nacked": (
-        "openq_messages_nacked_total",
-        "Errors: deliveries that a consumer ended as failed, by nack, reject, visibility timeout 0 or a lost "
-        "connection, whether the message is tried again, dead-lettered or dropped.",
-    ),
-    "lease_expired": (
-        "openq_leases_expired_total",
-        "Timeouts: deliveries that were not ended before their deadline, whether the message is tried again, "
-        "dead-lettered or dropped.",
-    ),
-    "released": (
-        "openq_messages_released_total",
-        "Deliveries taken back before a consumer saw them; not counted against max_receives.",
-    ),
-    "damaged": ("openq_messages_damaged_total", "Messages set aside because their body cannot be read."),
-    "dead_lettered": ("openq_messages_dead_lettered_total", "Messages moved to a dead-letter queue."),
-    "expired": ("openq_messages_expired_total", "Messages that outlived their time."),
-    "deduplicated": ("openq_messages_deduplicated_total", "Messages accepted as duplicates."),
-    "stuck": ("openq_messages_stuck_total", "Messages received many times with nowhere to go."),
-}
 
 
 class HealthHandler:
@@ -71,7 +39,9 @@ class HealthHandler:
         elif request.path == "/livez":
             request.answer(200, b"alive\n", _TEXT)
         elif request.path == "/metrics":
-            self._metrics(request)
+            self._metrics(request, self.families)
+        elif request.path == "/metrics/queues":
+            self._queue_metrics(request)
         else:
             health = self._context.broker.health()
             # With a full disk consumers are still served: ready, and the text says why publishing fails.
@@ -82,19 +52,38 @@ class HealthHandler:
             text = "; ".join((f"{word}: {health.detail}", *health.degraded, *hint)) + "\n"
             request.answer(200 if ready else 503, text.encode(), _TEXT)
 
-    def _metrics(self, request: HttpRequest) -> None:
+    def _queue_metrics(self, request: HttpRequest) -> None:
+        try:
+            choice = QueueChoice(request.query)
+        except InvalidSetting as error:
+            request.answer(400, f"{error}\n".encode(), _TEXT)
+            return
+        broker = self._context.broker
+        self._metrics(request, lambda all_accounts: columns(broker, choice, all_accounts))
+
+    def _metrics(
+        self, request: HttpRequest, families: Callable[[bool], Sequence[Family | QueueColumn]]
+    ) -> None:
         """The permission peek shows the queues of the default account, admin those of all accounts.
 
-        In a thread: a password may have to be hashed."""
+        In a thread: a password may have to be hashed, and there may be thousands of queues."""
         guard = self._context.guard
+        openmetrics = b"application/openmetrics-text" in request.fields.get(b"accept", b"")
 
         def look() -> tuple[int, bytes, bytes, bytes]:
             refusal = guard.refusal_for(request, "peek")
             if refusal is not None:
                 return refusal
-            return 200, self.metrics(guard.refusal_for(request, "admin") is None), _METRICS, b""
+            found = families(guard.refusal_for(request, "admin") is None)
+            text: list[bytes] = []
+            for piece in pieces(found, openmetrics):
+                text.append(piece)
+                time.sleep(0)  # the event loop gets the interpreter between two pieces
+            return 200, b"".join(text), OPENMETRICS if openmetrics else TEXT, b""
 
         def then(reply: tuple[int, bytes, bytes, bytes] | None, failure: BaseException | None) -> None:
+            if reply is None and isinstance(failure, OpenQError):
+                reply = (503, f"{public_text(failure)}\n".encode(), _TEXT, b"")  # the store is unreachable
             if reply is None:
                 log.error("metrics failed", exc_info=failure)
                 reply = (500, b"internal error; see the log of the server\n", _TEXT, b"")
@@ -102,22 +91,16 @@ class HealthHandler:
 
         self._context.check(look, then)
 
-    def metrics(self, all_accounts: bool = True) -> bytes:
-        broker = self._context.broker
-        listener = self._context.listener
-        amqp = self._context.amqp
-        streams = self._context.streams if self._context.has_streams else None
-        stats = []
-        for name in broker.queues():
-            if not all_accounts and split_name(name)[0] != DEFAULT_ACCOUNT:
-                continue
-            try:
-                stats.append(broker.stats(name))
-            except OpenQError:
-                continue  # deleted meanwhile
+    def families(self, all_accounts: bool = True) -> list[Family]:
+        context = self._context
+        broker = context.broker
+        listener = context.listener
+        amqp = context.amqp
+        streams = context.streams if context.has_streams else None
         families = [
             Family("openq_build_info", "gauge", "The version.", [({"version": __version__}, 1)]),
-            Family("openq_queues", "gauge", "Queues there are.", [({}, len(stats))]),
+            *totals(broker, all_accounts),
+            *context.traffic.families(),
             Family(
                 "openq_connections",
                 "gauge",
@@ -186,27 +169,6 @@ class HealthHandler:
             *event_families(self._context.event_hub_or_none),
             Family("openq_long_polls", "gauge", "Requests that wait.", [({}, len(self._context.long_polls))]),
         ]
-        labels = []
-        for each in stats[:MAX_QUEUES]:
-            account, name = split_name(each.name)
-            labels.append({"account": account, "queue": name})
-        for counter, (name, text) in _COUNTERS.items():
-            rows = [(label, each.counters[counter]) for label, each in zip(labels, stats, strict=False)]
-            families.append(Family(name, "counter", text, rows))
-        messages = [
-            ({**label, "state": state}, getattr(each, state))
-            for label, each in zip(labels, stats, strict=False)
-            for state in ("ready", "in_flight", "delayed")
-        ]
-        families.append(Family("openq_queue_messages", "gauge", "Messages in a queue.", messages))
-        limited = [(label, each.limited) for label, each in zip(labels, stats, strict=False)]
-        families.append(
-            Family("openq_queue_messages_limited", "gauge", "Ready messages that limits hold now.", limited)
-        )
-        ages = [(label, (each.oldest_age_ms or 0) / 1000) for label, each in zip(labels, stats, strict=False)]
-        families.append(
-            Family("openq_queue_oldest_message_age_seconds", "gauge", "Age of the oldest waiting one.", ages)
-        )
         health = broker.health()
         families.append(
             Family(
@@ -221,16 +183,18 @@ class HealthHandler:
                 "openq_messages_set_aside",
                 "gauge",
                 "Messages that are not delivered because their body cannot be read.",
-                _set_aside(broker, all_accounts),
+                [({}, _set_aside(broker, all_accounts))],
             )
         )
         families += broker.gauges()
         families += log_metrics(self._context)
+        families += broker.statistics.families()
+        families += context.process.families()
         families += _reader_metrics(broker, all_accounts)
         families += self._worker_metrics(broker, all_accounts)
         if self._context.webhooks is not None:
             families += self._context.webhooks.families(all_accounts)
-        return render(families)
+        return families
 
     def _worker_metrics(self, broker: Broker, all_accounts: bool) -> list[Family]:
         """The workers that are registered with this server or store."""
@@ -259,13 +223,9 @@ class HealthHandler:
         ]
 
 
-def _set_aside(broker: Broker, all_accounts: bool) -> list[tuple[dict[str, str], int]]:
-    rows = []
-    for name, count in list(broker.damage.set_aside().items())[:MAX_QUEUES]:
-        account, queue = split_name(name)
-        if all_accounts or account == DEFAULT_ACCOUNT:
-            rows.append(({"account": account, "queue": queue}, count))
-    return rows
+def _set_aside(broker: Broker, all_accounts: bool) -> int:
+    aside = broker.damage.set_aside()
+    return sum(aside[name] for name in visible(aside, all_accounts))
 
 
 def _buffer_metrics(buffers: BufferLimit) -> list[Family]:

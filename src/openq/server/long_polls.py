@@ -123,8 +123,11 @@ def load_and_answer(
             request.later(then, [], error)
         elif deliveries and not readable and again is not None:
             again()
-        elif not request.later(then, readable, None):
-            release_deliveries(context, queue, readable)
+        else:
+            traffic = context.traffic
+            (traffic.rest if request.target.startswith(_REST) else traffic.sqs).delivered += len(readable)
+            if not request.later(then, readable, None):
+                release_deliveries(context, queue, readable)
 
     location = broker.commit_location(deliveries)
     if location is None:
@@ -140,6 +143,9 @@ def release_deliveries(context: ServerContext, queue: str, deliveries: list[Deli
         context.broker.release(queue, [(each.entry.seq, each.number) for each in deliveries])
     except OpenQError:
         pass  # the queue is deleted, or the broker closed: nothing is leased any more
+
+
+_REST = b"/api/"  # where the paths of REST begin; others are of SQS
 
 
 def _unset_deliver(deliveries: list[Delivery]) -> None:

@@ -50,6 +50,7 @@ class FastPath:
     def __init__(self, context: ServerContext, wire: JsonReplies) -> None:
         self._context = context
         self._broker = context.broker
+        self._traffic = context.traffic.sqs
         self._wire = wire
         self._id_prefix = context.broker.storage.id_prefix.encode()
         self._is_durable = context.broker.storage.is_durable
@@ -91,6 +92,7 @@ class FastPath:
         seq = self._broker.publish_body(queue.queue_key, body, ENCODING_TEXT)
         if not seq:
             return False
+        self._traffic.published += 1
         digest = hexlify(md5(body).digest())
         reply = b'{"MessageId":"%b%012x","MD5OfMessageBody":"%b"}' % (self._id_prefix, seq, digest)
         self._answer_after_commit(request, reply)
@@ -127,6 +129,7 @@ class FastPath:
         seqs = self._broker.publish_bodies(queue.queue_key, bodies, ENCODING_TEXT)
         if seqs is None:
             return False
+        self._traffic.published += len(bodies)
         prefix = self._id_prefix
         entries = [
             b'{"Id":"%b","MessageId":"%b%012x","MD5OfMessageBody":"%b"}'
@@ -212,7 +215,10 @@ class FastPath:
         receipts = _Handles(len(ids)).read([entry.receipt_handle for entry in batch.entries], queue.number)
         if receipts is None or len(set(ids)) != len(ids) or not all(map(is_valid_batch_id, ids)):
             return False
-        if any(self._broker.ack(queue.queue_key, receipts)):
+        self._traffic.acking()
+        results = self._broker.ack(queue.queue_key, receipts)
+        self._traffic.acked += results.count(None)
+        if any(results):
             return False  # one is late: `messages.py` repeats the delete, which is harmless, and reports it
         shown = '"},{"Id":"'.join(ids)
         self._answer_after_commit(request, f'{{"Successful":[{{"Id":"{shown}"}}]}}'.encode())

@@ -21,6 +21,7 @@ from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT
 from ..server.context import ServerContext
 from ..server.http_request import HttpRequest
+from ..server.traffic import ProtocolTraffic
 from . import aws_json, aws_query, errors, messages, sts
 from . import requests as sqs
 from .call import QueueResolver, SqsCall, SqsQueue
@@ -65,8 +66,9 @@ class RequestIds:
 
 
 class JsonFormat:
-    def __init__(self, ids: RequestIds) -> None:
+    def __init__(self, ids: RequestIds, traffic: ProtocolTraffic) -> None:
         self._ids = ids
+        self._traffic = traffic
 
     def answer(self, request: HttpRequest, action: str, reply: sqs.SqsReply | None) -> None:
         self.send(request, b"{}" if reply is None else aws_json.encode(reply))
@@ -77,6 +79,7 @@ class JsonFormat:
         request.answer(200, body, JSON_TYPE, line)
 
     def fail(self, request: HttpRequest, error: SqsError) -> None:
+        self._traffic.refuse(error.code)
         headers = b"x-amzn-RequestId: %b\r\n%b" % (self._ids.next(), aws_json.error_headers(error))
         request.answer(error.status, aws_json.encode_error(error), JSON_TYPE, headers)
 
@@ -84,8 +87,9 @@ class JsonFormat:
 class QueryFormat:
     """XML, or JSON if `Accept` asks for it, as AWS does for API Gateway and other programs."""
 
-    def __init__(self, ids: RequestIds) -> None:
+    def __init__(self, ids: RequestIds, traffic: ProtocolTraffic) -> None:
         self._ids = ids
+        self._traffic = traffic
 
     def answer(self, request: HttpRequest, action: str, reply: sqs.SqsReply | None) -> None:
         id = self._ids.next()
@@ -96,6 +100,7 @@ class QueryFormat:
         request.answer(200, body, content_type, b"x-amzn-RequestId: %b\r\n" % id)
 
     def fail(self, request: HttpRequest, error: SqsError) -> None:
+        self._traffic.refuse(error.code)
         id = self._ids.next()
         is_json = _wants_json(request)
         encode = aws_query.encode_json_error if is_json else aws_query.encode_error
@@ -116,8 +121,8 @@ class SqsHandler:
         self.resolver = QueueResolver(context)
         self._region_of = self.resolver.regions.of_request
         self._ids = ids = RequestIds()
-        self._json = JsonFormat(ids)
-        self._query = QueryFormat(ids)
+        self._json = JsonFormat(ids, context.traffic.sqs)
+        self._query = QueryFormat(ids, context.traffic.sqs)
         self._attempts = messages.ReceiveAttempts()
         self._actions: dict[str, Action] = {
             "SendMessage": messages.send_message,

@@ -161,7 +161,8 @@ def send_message(call: SqsCall, message: sqs.SendMessage, answer: ReplyCallback)
     [result] = call.context.broker.publish_many(queue.queue_key, [ready.draft])
     if isinstance(result, OpenQError):
         raise result
-    message_id, _ = result
+    message_id, is_duplicate = result
+    call.context.traffic.sqs.published += not is_duplicate
     reply = sqs.SendMessageReply(
         md5_of_message_body=text_md5(ready.draft.body),
         md5_of_message_attributes=ready.attributes_md5,
@@ -200,6 +201,7 @@ def send_message_batch(call: SqsCall, batch: sqs.SendMessageBatch, answer: Reply
         if isinstance(result, OpenQError):
             failed.append(batch_error(entry.id, errors.from_openq(result)))
             continue
+        call.context.traffic.sqs.published += not result[1]
         successful.append(
             sqs.SendMessageBatchResultEntry(
                 id=entry.id,
@@ -479,7 +481,10 @@ def delete_by_handle(call: SqsCall, queue: SqsQueue, handles: Sequence[str]) -> 
     a message twice is no error, as in AWS.
     """
     receipts = [receipt_of(queue, handle) for handle in handles]
+    traffic = call.context.traffic.sqs
+    traffic.acking()
     results = call.context.broker.ack(queue.queue_key, receipts, late=not queue.fifo)
+    traffic.acked += results.count(None)
     if not queue.fifo:
         return [None] * len(handles)
     return [
@@ -539,6 +544,7 @@ def change_one(call: SqsCall, queue: SqsQueue, handle: str, seconds: int) -> Non
         )
     receipts = [(seq, number)]
     result: object = broker.nack(queue.queue_key, receipts, 0)[0] if seconds == 0 else None
+    call.context.traffic.sqs.nacked += isinstance(result, str)
     if seconds > 0 or isinstance(result, VisibilityTimeoutExpired):
         # Late changes succeed too, unless the message was delivered again.
         [result] = broker.extend(queue.queue_key, receipts, seconds * 1000, late=True)

@@ -86,7 +86,7 @@ class MessageSender:
         self._disable = disable
         self._builder = RequestBuilder(webhook)
         self._bucket = None if webhook.rate is None else TokenBucket(parse_rate(webhook.rate))
-        self._settlements = Settlements(context.broker, webhook.queue)
+        self._settlements = Settlements(context.broker, webhook.queue, context.traffic.webhooks)
         self._waiter = Waiter(
             1, NO_DEADLINE, f"webhook:{split_name(webhook.name)[1]}", webhook.types or None, self._on_served
         )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..broker.interface import Broker, Receipt
 from ..errors import Closed, OpenQError, QueueNotFound
 from ..model import Delivery
+from ..server.traffic import ProtocolTraffic
 
 log = logging.getLogger("openq.webhooks")
 
@@ -22,8 +23,9 @@ class _Return(NamedTuple):
 
 
 class Settlements:
-    def __init__(self, broker: Broker, queue: str) -> None:
+    def __init__(self, broker: Broker, queue: str, traffic: ProtocolTraffic) -> None:
         self._broker = broker
+        self._traffic = traffic
         self._queue = queue
         self._acks: list[Receipt] = []
         self._returns: list[_Return] = []
@@ -46,7 +48,7 @@ class Settlements:
         A receipt that is refused is no trouble: its message was settled by somebody else, or purged.
         """
         acks, self._acks = self._acks, []
-        if acks and not self._settled(partial(self._broker.ack, self._queue, acks)):
+        if acks and not self._settled(partial(self._ack, acks)):
             self._acks += acks
             return False
         returns, self._returns = self._returns, []
@@ -56,10 +58,15 @@ class Settlements:
                 return False
         return True
 
+    def _ack(self, acks: list[Receipt]) -> None:
+        self._traffic.acking()
+        self._traffic.acked += self._broker.ack(self._queue, acks).count(None)
+
     def _return(self, each: _Return) -> object:
         if each.is_release:
             return self._broker.release(self._queue, each.receipts)
-        return self._broker.nack(self._queue, each.receipts, each.delay_ms, each.reason)
+        results = self._broker.nack(self._queue, each.receipts, each.delay_ms, each.reason)
+        return self._traffic.count_nacks(results)
 
     def _settled(self, call: Callable[[], object]) -> bool:
         try:
