@@ -260,6 +260,7 @@ class MessageSender:
         prefix = self.context.broker.storage.id_prefix
         items = [item_of(self._queue, each, prefix) for each in deliveries]
         request = self._builder.build(items, now_ms)
+        self.context.traffic.webhooks.delivered += len(deliveries)
         self.running += 1
         answered = partial(self._answered, deliveries, request.id, now_ms, self.context.loop.time())
         self._client.post(request.head, request.body, self.webhook.timeout_ms / 1000, answered)
