@@ -14,7 +14,7 @@ from pathlib import Path
 from .harness import Row, Run, refuse_memory_disk, table
 
 BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "limits", "restart", "pause"]
-BENCHES += ["server", "amqp", "stream", "spark", "redis", "worker"]
+BENCHES += ["server", "amqp", "stream", "webhooks", "spark", "redis", "worker"]
 PARTS = [
     "server_send",
     "server_rivals",
