@@ -6,11 +6,13 @@ positions of events are stored with it, so that an owner that lost its term with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from ..broker.kv import KeyValues, KvPut
+from ..broker.kv import MAX_BATCH, KeyValues, KvPut
 from ..broker.workers import decode
-from .store import STATE, get_one, put_one
+from .store import STATE, put_one
 
 TTL_MS = 6_000
 RENEW_S = 2.0
@@ -48,10 +50,17 @@ class Ownership:
         if version is not None:
             self._kv.delete_many(STATE, [f"owner/{name}"], [version])
 
-    def owner_of(self, name: str) -> str | None:
-        entry = get_one(self._kv, STATE, f"owner/{name}")
-        owner = None if entry is None else decode(entry.value, Owner)
-        return None if owner is None else owner.server
+    def owners(self, names: Sequence[str]) -> dict[str, str]:
+        """The servers that own these webhooks, as far as they have an owner."""
+        found: dict[str, str] = {}
+        for at in range(0, len(names), MAX_BATCH):
+            some = names[at : at + MAX_BATCH]
+            entries = self._kv.get_many(STATE, [f"owner/{name}" for name in some])
+            for name, entry in zip(some, entries, strict=True):
+                owner = None if entry is None else decode(entry.value, Owner)
+                if owner is not None:
+                    found[name] = owner.server
+        return found
 
     @property
     def names(self) -> list[str]:

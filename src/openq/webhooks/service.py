@@ -161,19 +161,22 @@ class WebhookService:
 
     # -- records --------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[Stored], set[str]]:
-        """In a thread: the records, and the names of those that this server owns."""
+    def _read(self) -> tuple[list[Stored], set[str], dict[str, str]]:
+        """In a thread: the records, the names that this server owns, and the owners of the others."""
         records = self.store.list()
         if self.ownership is None:
-            return records, {each.webhook.name for each in records}
+            return records, {each.webhook.name for each in records}, {}
         now_ms = self.context.now_ms()
         wanted = {each.webhook.name for each in records if each.webhook.enabled}
         for name in self.ownership.names:
             if name not in wanted:
                 self.ownership.release(name)
-        return records, {name for name in wanted if self.ownership.claim(name, now_ms)}
+        owned = {name for name in wanted if self.ownership.claim(name, now_ms)}
+        return records, owned, self.ownership.owners(sorted(wanted - owned))
 
-    def _apply(self, found: tuple[list[Stored], set[str]] | None, error: BaseException | None) -> None:
+    def _apply(
+        self, found: tuple[list[Stored], set[str], dict[str, str]] | None, error: BaseException | None
+    ) -> None:
         self._is_reading = False
         if self._is_stopped:
             return
@@ -186,13 +189,14 @@ class WebhookService:
         elif self.ownership is not None or found is None:
             self._refresh_later()
 
-    def _reconcile(self, records: list[Stored], owned: set[str]) -> None:
+    def _reconcile(self, records: list[Stored], owned: set[str], owners: dict[str, str]) -> None:
         self._owned = owned
         known = {each.webhook.name: each for each in records}
         for name, stored in known.items():
             entry = self._entries.setdefault(name, _Entry(name))
             is_changed = entry.stored is None or entry.stored.version != stored.version
             entry.stored = stored
+            entry.owner = owners.get(name)
             is_wanted = stored.webhook.enabled and name in owned
             if entry.sender is not None and (is_changed or not is_wanted or entry.sender.is_lost):
                 self._stop_sender(entry)
