@@ -34,6 +34,7 @@ from tests.crash.redis import CAMPAIGN_ROUNDS, SCENARIOS
 from tests.crash.schedules import ScheduleLoop
 from tests.crash.seeds import chosen_seed
 from tests.crash.server_loop import ServerLoop
+from tests.crash.webhooks import WebhookLoop
 from tests.crash.worker import VICTIMS as WORKER_VICTIMS
 from tests.crash.worker import WorkerLoop
 from tests.redis.servers import versions
@@ -67,6 +68,7 @@ class Campaign:
             ("server-kill", self.server_kills()),
             ("server-power", self.server_power_cuts()),
             ("schedules", self.schedule_kills()),
+            ("webhooks", self.webhook_kills()),
             ("pipeline", self.pipeline_kills()),
             ("worker", self.worker_kills()),
             ("redis", self.redis_faults()),
@@ -127,6 +129,13 @@ class Campaign:
             loop = ScheduleLoop(self._fresh(self._disk) / "d", self._seed + n)
             complaint = loop.run(each)
             yield f"{each} kills, seed {self._seed + n}: {loop.runs} runs", complaint
+
+    def webhook_kills(self, each: int = 10) -> Iterator[Result]:
+        for n in range(KILLS // each):
+            loop = WebhookLoop(self._fresh(self._disk) / "d", self._seed + n)
+            complaint = loop.run(each)
+            done = f"{loop.confirmed} confirmed, {loop.repeated} of them arrived again"
+            yield f"{each} kills, seed {self._seed + n}: {done}", complaint
 
     def pipeline_kills(self, each: int = 5) -> Iterator[Result]:
         if find_spec("pyspark") is None:

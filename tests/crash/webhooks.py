@@ -1,0 +1,181 @@
+"""Kill a server that sends webhooks, and the endpoint, at any moment, many times.
+
+Afterwards every message that was confirmed has reached the endpoint, and no message whose ack had reached the
+disk was sent again. A message that was in flight at a kill may arrive twice: those are counted.
+
+`python -m tests.crash.webhooks PORT FILE` is the endpoint: it writes the body of a request to a file, then it
+accepts it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from openq.local.broker import LocalBroker
+from tests.isolation import with_tests
+from tests.rest.helpers import Client
+from tests.serving import Served, free_port, start
+from tests.waiting import until
+
+LONGEST_S = 0.4
+QUEUE = "q"
+BATCH = 20
+PAUSE_S = 0.005  # between batches: the endpoint is slow
+
+
+def serve_until_killed(port: int, path: str) -> None:
+    target = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            os.write(target, body + b"\n")
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    class Listener(ThreadingHTTPServer):
+        allow_reuse_address = True
+        request_queue_size = 128
+
+        def handle_error(self, *_: Any) -> None:
+            """The server was killed."""
+
+    listener = Listener(("127.0.0.1", port), Handler)
+    print("ready", flush=True)
+    listener.serve_forever()
+
+
+class WebhookLoop:
+    def __init__(self, path: Path, seed: int) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._data = path / "data"
+        self._log = path / "seen"
+        self._log.touch()
+        self._random = random.Random(seed)
+        self._port = free_port()
+        self._endpoint_port = free_port()
+        self._endpoint: subprocess.Popen[bytes] | None = None
+        self._next = 0
+        self._confirmed: set[int] = set()
+        self._problems: list[str] = []
+        self.confirmed = self.repeated = 0
+
+    def run(self, lives: int) -> str:
+        """What is wrong afterwards; empty if nothing is."""
+        server = self._start_server()
+        client = Client(server.url)
+        client.queue(QUEUE, retry={"kind": "fixed", "base": 0.02})
+        url = f"http://127.0.0.1:{self._endpoint_port}/"
+        client.put(f"/webhooks/{QUEUE}", {"url": url, "queue": QUEUE, "failures": 1_000_000})
+        self._start_endpoint()
+        try:
+            for _ in range(lives):
+                server = self._live(server)
+            until(lambda: self._is_empty(client), "every message is delivered")
+        finally:
+            self._kill_endpoint()
+            server.stop()
+        return self._complaint()
+
+    def _start_server(self) -> Served:
+        return start(self._data, "--webhook-allow", "127.0.0.1", port=self._port).wait()
+
+    def _start_endpoint(self) -> None:
+        self._endpoint = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.webhooks", str(self._endpoint_port), str(self._log)],
+            stdout=subprocess.PIPE,
+            env=with_tests(),
+        )
+        assert self._endpoint.stdout is not None
+        assert self._endpoint.stdout.readline() == b"ready\n", "the endpoint did not start"
+
+    def _kill_endpoint(self) -> None:
+        assert self._endpoint is not None
+        self._endpoint.kill()
+        self._endpoint.wait()
+        assert self._endpoint.stdout is not None
+        self._endpoint.stdout.close()
+
+    def _live(self, server: Served) -> Served:
+        """One life of the server or of the endpoint, which ends at a moment of chance."""
+        victim = self._random.choice(("server", "endpoint", "both"))
+        ended = threading.Event()
+        publisher = threading.Thread(target=self._publish, args=(ended,))
+        publisher.start()
+        time.sleep(self._random.random() * LONGEST_S)  # the moment of death, not a wait for anything
+        if victim != "server":
+            self._kill_endpoint()
+        if victim != "endpoint":
+            server.kill()
+        ended.set()
+        publisher.join()
+        if victim != "endpoint":
+            if victim == "server":
+                # Nothing reaches it while we look at what the server left.
+                self._kill_endpoint()
+            acked = self._acked()
+            before = Counter(self._seen())
+            server = self._start_server()
+            self._start_endpoint()
+            until(lambda: self._is_empty(Client(server.url)), "every message is delivered")
+            after = Counter(self._seen())
+            again = [number for number in acked if after[number] > before[number]]
+            self._problems += [f"{number} was acked and sent again" for number in again]
+        else:
+            self._start_endpoint()
+        return server
+
+    def _publish(self, ended: threading.Event) -> None:
+        client = Client(f"http://127.0.0.1:{self._port}")
+        while not ended.wait(PAUSE_S):
+            numbers = range(self._next, self._next + BATCH)
+            self._next += BATCH
+            try:
+                reply = client.post(f"/queues/{QUEUE}/messages/batch", [str(number) for number in numbers])
+            except OSError:
+                continue  # not confirmed: it may be there, or not
+            if reply.status == 201:
+                self._confirmed.update(numbers)
+
+    def _acked(self) -> set[int]:
+        """Confirmed messages that are not in the queue any more, by the disk of a dead server."""
+        broker = LocalBroker(self._data, runs_schedules=False)
+        try:
+            entries = broker.inspect.with_bodies(broker.inspect.entries(QUEUE))
+            return self._confirmed - {int(entry.body or b"-1") for entry in entries}
+        finally:
+            broker.close()
+
+    def _is_empty(self, client: Client) -> bool:
+        stats = client.get(f"/queues/{QUEUE}").value["stats"]
+        return not (stats["ready"] or stats["delayed"] or stats["in_flight"])
+
+    def _seen(self) -> list[int]:
+        return [int(line) for line in self._log.read_text().splitlines()]
+
+    def _complaint(self) -> str:
+        seen = Counter(self._seen())
+        self.confirmed = len(self._confirmed)
+        self.repeated = sum(count - 1 for count in seen.values())
+        lost = sorted(self._confirmed - seen.keys())
+        self._problems += [f"{number} was confirmed and never sent" for number in lost]
+        return "; ".join(self._problems[:10])
+
+
+if __name__ == "__main__":
+    serve_until_killed(int(sys.argv[1]), sys.argv[2])
