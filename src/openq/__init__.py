@@ -13,6 +13,8 @@ from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .client.consumer import Consumer as Consumer
+    from .client.events import EventStream as EventStream
+    from .client.events import QueueEvent as QueueEvent
     from .client.http import Refused as Refused
     from .client.http import TimedOut as TimedOut
     from .client.http import Uncertain as Uncertain
@@ -71,6 +73,7 @@ _HOMES = {
     "client.http": ("Unreachable", "Uncertain", "TimedOut", "Refused"),
     "client.message": ("Message",),
     "client.kv": ("KeyValue",),
+    "client.events": ("EventStream", "QueueEvent"),
     "client.producer": ("Producer",),
     "client.consumer": ("Consumer",),
     "engine.key_values": ("KvEntry", "KvPut"),

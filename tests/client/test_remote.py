@@ -227,7 +227,7 @@ def test_something_else_that_listens_there_is_not_taken_for_a_server() -> None:
 def test_calls_not_offered_over_the_network_raise(server: ThreadServer) -> None:
     with OpenQ("jobs", url=server.url) as queue:
         with pytest.raises(OnlyInProcess):
-            queue.subscribe(print)
+            queue.broker.subscribe(print)
         with pytest.raises(InvalidSetting, match="pickle"):
             queue.broker.publish("jobs", Draft(b"x", ENCODING_PICKLE))
 

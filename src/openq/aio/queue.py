@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..client import checks, queues
 from ..client.core import QueueCore
+from ..client.events import make_event_filter, open_queue_pages
 from ..client.failures import retry_delay, was_interrupted
 from ..client.hooks import overridden_hooks, run_hooks, run_hooks_many
 from ..client.interface import LibraryBroker, OnlyInProcess
@@ -36,6 +37,7 @@ from ..errors import (
     VisibilityTimeoutExpired,
 )
 from ..model import ENCODING_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
+from .events import AsyncEventStream
 from .forwarding import (
     AsyncExchanges,
     AsyncSchedules,
@@ -473,6 +475,25 @@ class Queue:
     def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         """Call `listener` with every event of this queue, in the thread that caused it; see `openq.Queue`."""
         return self.inner.subscribe(listener)
+
+    def events(
+        self,
+        after: str | None = None,
+        *,
+        events: str | Iterable[str] | None = None,
+        types: str | Iterable[str] | None = None,
+        bodies: bool = False,
+        follow: bool = True,
+    ) -> AsyncEventStream:
+        """`async for event in queue.events():`; see `openq.Queue.events`.
+
+        The stream begins with the first event that is asked for, or with `async with`.
+        """
+        if after is not None:
+            checks.text(after, "after")
+        wanted = make_event_filter(self.core.name, events, types)
+        broker = self.inner.core.broker
+        return AsyncEventStream(self, lambda: open_queue_pages(broker, wanted, after, bodies, follow))
 
     @property
     def exchanges(self) -> AsyncExchanges:

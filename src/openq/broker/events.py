@@ -87,9 +87,12 @@ class EventFilter:
     queues: tuple[str, ...] = ()  # patterns of queue keys, with * and ?
     events: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()  # message types: only `published` events have one
+    names: frozenset[str] = frozenset()  # queue keys; a queue whose name has a * is no pattern here
 
     def accepts_queue(self, queue: str) -> bool:
-        return not self.queues or any(matches(pattern, queue) for pattern in self.queues)
+        if not self.queues and not self.names:
+            return True
+        return queue in self.names or any(matches(pattern, queue) for pattern in self.queues)
 
     def accepts(self, event: Event) -> bool:
         if self.events and event.event not in self.events:

@@ -11,6 +11,7 @@ from ..errors import InvalidSetting, OpenQError
 from . import checks
 from .backup import read_backup, write_backup
 from .core import QueueObject
+from .events import listen
 from .message import PeekedMessage
 from .parts import QueuePart, make_filter
 from .publishing import make_draft
@@ -126,10 +127,14 @@ class Admin(QueuePart):
         """Call `listener` with every event of this queue. Returns a function that ends the subscription.
 
         Events are dicts with event (published, received, acked, expired, requeued, dead-lettered,
-        moved, removed, purged), queue, id, time_ms and detail.
+        moved, removed, purged), queue, id, time_ms and detail. In memory and on disk the listener runs in
+        the thread that made the change. On a server and in Redis it runs in a thread of its own, and hears
+        of the changes of all processes. `events` is the same as an iterator that can be resumed.
         """
         checks.function(listener, "listener")
         name = self.core.name
+        if self.core.handle.is_remote:
+            return listen(self.queue, self.core.broker, name, listener)
 
         def of_this_queue(event: dict[str, Any]) -> None:
             if event["queue"] == name:

@@ -103,6 +103,17 @@ class ClientResponse(NamedTuple):
         raise Refused(self.status, code, str(detail), hint)
 
 
+class StreamBody:
+    """The body of a response that ends with the connection."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+
+    def read(self, timeout_s: float) -> bytes:
+        """The next bytes; empty at the end. Raises TimedOut if none come in time."""
+        return self._client.read_some(timeout_s)
+
+
 class HttpClient:
     """A connection to one server. Opens at the first request, and again after the server closed it."""
 
@@ -213,6 +224,47 @@ class HttpClient:
             self.close()
             raise
 
+    def stream(self, target: str, accept: str, headers: Mapping[str, str]) -> StreamBody:
+        """A GET whose response ends with the connection. Raises Refused for a status from 400 on."""
+        self.close()
+        head = f"GET {self._prefix}{target} HTTP/1.1\r\naccept: {accept}\r\n".encode("ascii")
+        for name, value in headers.items():
+            head += name.encode("ascii") + b": " + _header_value(value, name) + b"\r\n"
+        try:
+            opened = self._open(self._timeout_s)
+            if self.aborted:
+                raise Unreachable(self.url, "the call was called off")
+            opened.sendall(head + self._fixed_headers + b"\r\n")
+            status, fields = self._read_head()
+            if status >= 400:
+                ClientResponse(status, fields, self._read_body(fields)).raise_for_status()
+            return StreamBody(self)
+        except TimeoutError:
+            self.close()
+            raise TimedOut(self.url, self._timeout_s) from None
+        except OSError as error:
+            self.close()
+            raise self._unreachable(error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def read_some(self, timeout_s: float) -> bytes:
+        """The next bytes of a stream; empty at its end."""
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
+            return data
+        held = self._socket
+        if held is None:
+            return b""
+        try:
+            held.settimeout(timeout_s)
+            return held.recv(_READ_BYTES)
+        except TimeoutError:
+            raise TimedOut(self.url, timeout_s) from None
+        except OSError as error:
+            raise self._unreachable(error) from None
+
     def abort(self) -> None:
         """Tell the server that its response is no longer awaited. From any thread.
 
@@ -297,6 +349,13 @@ class HttpClient:
         self._buffer += data
 
     def _read_response(self, method: str) -> ClientResponse:
+        status, headers = self._read_head()
+        body = b"" if method == "HEAD" or status in (204, 304) else self._read_body(headers)
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+        return ClientResponse(status, headers, body)
+
+    def _read_head(self) -> tuple[int, Mapping[str, str]]:
         while True:
             while (end := self._buffer.find(b"\r\n\r\n")) < 0:
                 if len(self._buffer) > MAX_HEAD_BYTES:
@@ -306,13 +365,8 @@ class HttpClient:
             if head != self._head:
                 self._fields = self._parse_head(head)
                 self._head = head
-            status, headers = self._fields
-            if status >= 200:
-                break  # not an interim response such as 100 Continue
-        body = b"" if method == "HEAD" or status in (204, 304) else self._read_body(headers)
-        if headers.get("connection", "").lower() == "close":
-            self.close()
-        return ClientResponse(status, headers, body)
+            if self._fields[0] >= 200:
+                return self._fields  # not an interim response such as 100 Continue
 
     def _parse_head(self, head: bytes) -> tuple[int, Mapping[str, str]]:
         lines = head.decode("latin-1").split("\r\n")

@@ -21,6 +21,7 @@ from . import checks, targets
 from .admin import Admin
 from .codecs import BodyCodec, Codec
 from .core import QueueCore, target_id
+from .events import QueueEvents
 from .exchanges import QueueExchanges
 from .failures import failure_of
 from .history import MessageHistory
@@ -437,6 +438,7 @@ class Queue:
     resume = part_method(Admin, Admin.resume)
     requeue_expired = part_method(Admin, Admin.requeue_expired)
     subscribe = part_method(Admin, Admin.subscribe)
+    events = part_method(QueueEvents, QueueEvents.events)
     save = _save_to_disk = part_method(Admin, Admin.save)
     load = _load_from_disk = part_method(Admin, Admin.load)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from ..broker.events import EventFilter
 from ..broker.interface import Health, QueueStats, Receipt, Storage
 from ..broker.waiters import Waiter
 from ..clock import Clock
@@ -40,6 +41,7 @@ from .http import HttpClient, Refused
 from .interface import OnlyInProcess
 from .remote_admin import RemoteAdmin, RemoteExchanges
 from .remote_calls import MAX_BATCH, RemoteCalls
+from .remote_events import ServerPages
 from .remote_inspector import RemoteInspector
 from .remote_kv import RemoteKeyValues
 from .remote_schedules import RemoteSchedules
@@ -390,11 +392,22 @@ class RemoteBroker:
         now_ms: int = documents.time_ms(view["started"]) + round(view["uptime"] * 1000)
         return now_ms
 
-    def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        raise OnlyInProcess(
-            "subscribe reports changes of queues in this process only; "
-            "over the network there are receive, stats and timeline"
+    def open_events(
+        self, wanted: EventFilter, after: str | None, *, from_end: bool, bodies: bool, follow: bool
+    ) -> ServerPages:
+        """The event stream of the server; see `openq.client.events`."""
+        api = self._api
+        prefix = api.target("")
+        connection = api.new_connection()
+        return ServerPages(
+            *(connection, prefix, api.reconnect_s, wanted, after),
+            from_end=from_end,
+            bodies=bodies,
+            follow=follow,
         )
+
+    def subscribe(self, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        raise OnlyInProcess("a server reports events by queue: use queue.subscribe or queue.events")
 
     def health(self) -> Health:
         try:

@@ -142,6 +142,10 @@ class RestClient:
         assert reply.response is not None
         return reply.response.raise_for_status()
 
+    def new_connection(self) -> HttpClient:
+        """A connection of its own, for a response without an end. The caller closes it."""
+        return HttpClient(**self.settings)
+
     def get_text(self, target: str) -> ClientResponse:
         """The response of any target of the server, such as /readyz, whatever its status."""
         response = self.send("GET", target, accept="*/*").response

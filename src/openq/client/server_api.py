@@ -67,6 +67,16 @@ class ServerApi:
         )
         return ServerReply(None if response is None else _decode(response, queue, message_id), retried)
 
+    @property
+    def reconnect_s(self) -> float:
+        return self._rest.retries.total_s
+
+    def new_connection(self) -> HttpClient:
+        return self._rest.new_connection()
+
+    def target(self, path: str) -> str:
+        return self._rest.target(path)
+
     def close(self) -> None:
         self._rest.abort()
         self._rest.close()

@@ -56,7 +56,7 @@ class AllEventsQuery(EventQuery, kw_only=True):
 def follow_queue(call: RestCall) -> None:
     queue = call.queue
     call.broker.get_queue(queue)
-    _follow(call, (queue,), queue)
+    _follow(call, (), queue)
 
 
 @route(
@@ -87,7 +87,8 @@ def _follow(call: RestCall, queues: tuple[str, ...], queue: str | None) -> None:
         if events:
             raise Problem("invalid", "peek shows published messages only: leave out events")
         events, bodies = frozenset((e.PUBLISHED,)), True
-    wanted = EventFilter(queues, events, frozenset(_words(query.types, "types")))
+    own = frozenset() if queue is None else frozenset((queue,))
+    wanted = EventFilter(queues, events, frozenset(_words(query.types, "types")), own)
     if call.request.method == "HEAD":
         call.request.answer(200, b"", _MEDIA, _HEADERS)
         return
@@ -101,31 +102,27 @@ def _follow(call: RestCall, queues: tuple[str, ...], queue: str | None) -> None:
         queue,
     )
 
-    def begin(_: object = None) -> None:
-        reader = hub.open(
-            wanted,
-            bodies,
-            access,
-            after or None,
-            from_end=not after and query.from_ == "end",
-            follow=_is_set(query.follow),
-        )
+    def begin(position: str | None) -> None:
+        reader = hub.open(wanted, bodies, access, position, follow=_is_set(query.follow))
         stream = call.request.stream(reader, _MEDIA, _HEADERS)
         if stream is None:
             hub.remove(reader)
         else:
             hub.start(reader, stream)
 
+    # Before the response begins: an invalid id is an error of the request, and what happens after the head of
+    # the response must be in the stream.
     if after:
-        # An invalid id is an error of the request: it must be found before the response begins.
         call.work(lambda: _check(hub, after), begin)
+    elif query.from_ == "end":
+        call.work(hub.end_position, begin)
     else:
-        begin()
+        begin(None)
 
 
-def _check(hub: EventHub, after: str) -> None:
+def _check(hub: EventHub, after: str) -> str:
     try:
-        hub.check(after)
+        return hub.check(after)
     except InvalidSetting as error:
         raise Problem("malformed", str(error)) from None
 

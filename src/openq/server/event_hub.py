@@ -165,7 +165,7 @@ class Cycle(NamedTuple):
 
     page: EventPage
     batch: list[Encoded]
-    joined: list[tuple[EventReader, EventPage | None, list[Encoded]]]
+    joined: list[tuple[EventReader, EventPage, list[Encoded]]]
     unwatch: Callable[[], None] | None  # the watch that it began, if it began one
 
 
@@ -201,7 +201,6 @@ class EventHub:
         access: EventAccess,
         after: str | None,
         *,
-        from_end: bool,
         follow: bool,
     ) -> EventReader:
         """A reader whose stream the caller sets with `start`. `after` None: from the oldest event."""
@@ -210,25 +209,28 @@ class EventHub:
         if group is None:
             group = self._groups[key] = ReaderGroup(wanted, bodies, access)
         reader = EventReader(self, group, after, follow)
-        reader.state = State.JOINING if from_end else State.CATCHING_UP
         group.readers.add(reader)
         self.readers.add(reader)
         return reader
 
-    def check(self, after: str) -> None:
+    def end_position(self) -> str:
+        """In a thread: where a reader begins that wants only later events."""
+        return self._events.end()
+
+    def check(self, after: str) -> str:
         """In a thread: raises InvalidSetting for an id that is not of this store."""
         self._events.read(after, 1, _NOTHING)
+        return after
 
     def start(self, reader: EventReader, stream: HttpStream) -> None:
         reader.stream = stream
-        stream.write(b"retry: %d\n\n" % RETRY_MS)
+        # With the id a client that loses the connection before the first event continues here.
+        position = b"" if reader.position is None else b"id: %b\n" % reader.position.encode()
+        stream.write(b"retry: %d\n%b\n" % (RETRY_MS, position))
         self._context.long_polls.add(self)
         if self._ticker is None:
             self._ticker = self._context.loop.call_later(TICK_S, self._tick)
-        if reader.state is State.JOINING:
-            self._join(reader)
-        else:
-            self._read_page(reader)
+        self._read_page(reader)
 
     def remove(self, reader: EventReader) -> None:
         reader.state = State.ENDED
@@ -371,14 +373,11 @@ class EventHub:
             unwatch = self._events.watch(self._notify) if needs_watch else None
             after = self._events.end() if position is None else position
             page = self._events.read(after, PAGE_EVENTS, wanted)
-            joined: list[tuple[EventReader, EventPage | None, list[Encoded]]] = []
+            joined: list[tuple[EventReader, EventPage, list[Encoded]]] = []
             if page.is_end:
                 for reader in joining:
-                    if reader.position is None:
-                        joined.append((reader, None, []))
-                    else:
-                        last = self._events.read(reader.position, PAGE_EVENTS, reader.group.wanted)
-                        joined.append((reader, last, self._encode(last.events, [reader.group])))
+                    last = self._events.read(reader.position, PAGE_EVENTS, reader.group.wanted)
+                    joined.append((reader, last, self._encode(last.events, [reader.group])))
             return Cycle(page, self._encode(page.events, groups), joined, unwatch)
 
         def then(cycle: Cycle | None, error: BaseException | None) -> None:
@@ -445,9 +444,6 @@ class EventHub:
         for reader, page, batch in cycle.joined:
             if reader.state is not State.JOINING:
                 continue
-            if page is None:
-                self._go_live(reader, cycle.page.next, frozenset())
-                continue
             reader.state = State.CATCHING_UP
             if not self._write(reader, self._pieces_of(reader, page, batch)):
                 continue
@@ -462,10 +458,6 @@ class EventHub:
     def _go_live(self, reader: EventReader, position: str, skip: frozenset[str]) -> None:
         reader.position = position
         reader.skip = skip
-        self._write_position(reader)
-        if not reader.follow:
-            self._end(reader)
-            return
         reader.state = State.LIVE
         self._live.add(reader)
 
@@ -574,9 +566,11 @@ def event_families(hub: EventHub | None) -> list[Family]:
 def _union(filters: Sequence[EventFilter]) -> EventFilter:
     """A filter for all events that any of these selects; types are left to each."""
     queues: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
     events: frozenset[str] = frozenset()
-    if filters and all(each.queues for each in filters):
+    if filters and all(each.queues or each.names for each in filters):
         queues = tuple(dict.fromkeys(pattern for each in filters for pattern in each.queues))
+        names = frozenset().union(*(each.names for each in filters))
     if filters and all(each.events for each in filters):
         events = frozenset().union(*(each.events for each in filters))
-    return EventFilter(queues, events)
+    return EventFilter(queues, events, names=names)
