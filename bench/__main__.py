@@ -14,7 +14,7 @@ from pathlib import Path
 from .harness import Row, Run, refuse_memory_disk, table
 
 BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "limits", "restart", "pause"]
-BENCHES += ["server", "amqp", "stream", "webhooks", "spark", "redis", "worker"]
+BENCHES += ["server", "amqp", "spark", "redis", "worker", "push"]
 PARTS = [
     "server_send",
     "server_rivals",
@@ -26,6 +26,7 @@ PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_footprint"]  # of "amqp"
 PARTS += ["spark_read", "spark_write", "spark_jobs", "spark_stream"]  # of "spark"
 PARTS += ["redis_cycle", "redis_rivals", "redis_server", "redis_memory"]  # of "redis"
 PARTS += ["worker_jobs", "worker_enqueue", "worker_latency", "worker_memory"]  # of "worker"
+PARTS += ["push_cost"]  # of "push"
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from .amqp_client import (
     HEARTBEAT,
@@ -26,6 +27,12 @@ from .amqp_client import (
 from .server_load import STUCK_S, RequestRefused, Tally
 
 _READ_BYTES = 256 << 10
+
+
+class HasSocket(Protocol):
+    """A connection that `drive` reads and writes."""
+
+    socket: socket.socket
 
 
 class SocketLink(Link):
@@ -56,7 +63,7 @@ class SocketLink(Link):
             self.socket.close()
 
 
-def drive(roles: Sequence[tuple[SocketLink, Role]]) -> None:
+def drive(roles: Sequence[tuple[HasSocket, Role]]) -> None:
     """Until all of them are done."""
     lines = [_Line(link.socket, role) for link, role in roles]
     sockets = {line.socket: line for line in lines}

@@ -6,6 +6,7 @@ own polling: a server under load pays both on top. The client's share (below 0.2
 
     publish   100 B, default exchange, no confirms        confirm   the same with confirms
     consume   deliver and ack, prefetch 500               cycle     publish, confirm, deliver, ack
+    push      deliver and ack on the WebSocket stream, which is measured against `consume`
 
     --varied         each message has an id and headers of its own: nothing is like the one before
     --top 20         the functions that take the time (under cProfile, which inflates small ones)
@@ -34,7 +35,8 @@ from openq.local.broker import LocalBroker
 from openq.server.app import Server
 from openq.server.listener import new_loop
 
-from .amqp_client import BURST, Consumer, Flood, Link, Publisher, Role, bursts
+from .amqp_client import BURST, PREFETCH, Consumer, Flood, Link, Publisher, Role, body, bursts
+from .push_client import MAX_PUBLISH, StreamPublisher, Subscriber, handshake
 from .server_load import STUCK_S, RequestRefused
 from .server_processes import free_port
 
@@ -115,6 +117,9 @@ class FakeTransport(asyncio.Transport):
     def is_reading(self) -> bool:
         return not self.is_paused
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
     def is_closing(self) -> bool:
         return self.is_closed
 
@@ -180,6 +185,25 @@ class InnerLink(Link):
         return True
 
 
+class InnerStream(InnerLink):
+    """The same for the WebSocket stream. `rest` is what the server sent after the handshake."""
+
+    rest = b""
+
+    def open(self) -> None:
+        self.write(handshake(80))
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += self.read()
+        head, _, self.rest = answer.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 101 "):
+            raise RequestRefused(f"the handshake was answered with {head[:300]!r}")
+        self._connection = self.wire.protocol
+
+    def close(self) -> None:
+        self._connection.connection_lost(None)
+
+
 class Bench:
     def __init__(self, durable: bool, varied: bool) -> None:
         self.bursts = bursts(QUEUE, 100, varied=varied)
@@ -214,6 +238,11 @@ class Bench:
 
     def link(self) -> InnerLink:
         return InnerLink(self.loop, self._bell, self._make(), self.port)
+
+    def stream(self, role: Role) -> InnerStream:
+        found = InnerStream(self.loop, self._bell, self.server.listener.make(), self.port)
+        role.heard(found.rest)
+        return found
 
     def _fresh(self) -> None:
         self.control.declare(QUEUE)
@@ -309,11 +338,26 @@ def _cycle(bench: Bench, count: int) -> Work:
     return work
 
 
+def _push(bench: Bench, count: int) -> Work:
+    publisher = StreamPublisher(QUEUE, [body(number, 100) for number in range(MAX_PUBLISH)], count)
+    bench.run((bench.stream(publisher), publisher))
+    subscriber = Subscriber(QUEUE, PREFETCH, lambda taken: taken >= count)
+    link = bench.stream(subscriber)
+
+    def work() -> int:
+        bench.run((link, subscriber))
+        link.close()
+        return subscriber.count
+
+    return work
+
+
 WORKS: dict[str, Callable[[Bench, int], Work]] = {
     "publish": _publish,
     "confirm": _confirm,
     "consume": _consume,
     "cycle": _cycle,
+    "push": _push,
 }
 
 

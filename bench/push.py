@@ -1,0 +1,14 @@
+"""Push, all of it: see the parts, each of which can be named on its own."""
+
+from __future__ import annotations
+
+import importlib
+
+from .harness import Run
+
+PARTS = ("push_cost",)
+
+
+def run(run: Run) -> None:
+    for part in PARTS:
+        importlib.import_module(f"bench.{part}").run(run)
