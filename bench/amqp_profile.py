@@ -36,7 +36,7 @@ from openq.server.app import Server
 from openq.server.listener import new_loop
 
 from .amqp_client import BURST, PREFETCH, Consumer, Flood, Link, Publisher, Role, body, bursts
-from .push_client import MAX_PUBLISH, StreamPublisher, Subscriber, handshake
+from .push_client import MAX_PUBLISH, MSGPACK, StreamPublisher, Subscriber
 from .server_load import STUCK_S, RequestRefused
 from .server_processes import free_port
 
@@ -191,7 +191,7 @@ class InnerStream(InnerLink):
     rest = b""
 
     def open(self) -> None:
-        self.write(handshake(80))
+        self.write(MSGPACK.handshake(80))
         answer = b""
         while b"\r\n\r\n" not in answer:
             answer += self.read()

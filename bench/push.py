@@ -6,7 +6,7 @@ import importlib
 
 from .harness import Run
 
-PARTS = ("push_cost",)
+PARTS = ("push_cost", "push_wake")
 
 
 def run(run: Run) -> None:

@@ -6,7 +6,7 @@ import socket
 
 from .amqp_client import PREFETCH, Role, body
 from .amqp_load import Clock, drive
-from .push_client import StreamPublisher, Subscriber, handshake
+from .push_client import MSGPACK, Codec, StreamPublisher, Subscriber
 from .server_load import STUCK_S, RequestRefused, Tally
 
 _BODIES = 1_000
@@ -15,12 +15,10 @@ _BODIES = 1_000
 class StreamLink:
     """An open stream: the handshake is done, and everything after it is for its role."""
 
-    def __init__(self, port: int, role: Role, source: str = "") -> None:
-        address = (source, 0) if source else None
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=STUCK_S, source_address=address)
+    def __init__(self, port: int, role: Role, codec: Codec = MSGPACK) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=STUCK_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.role = role
-        self.socket.sendall(handshake(port))
+        self.socket.sendall(codec.handshake(port))
         answer = b""
         while b"\r\n\r\n" not in answer:
             data = self.socket.recv(4096)
@@ -46,10 +44,10 @@ def fill(port: int, queue: str, count: int, size: int = 100) -> None:
         raise RequestRefused(f"only {publisher.count} of {count} messages went in")
 
 
-def consume(port: int, queue: str, count: int, credit: int = PREFETCH) -> Tally:
+def consume(port: int, queue: str, count: int, codec: Codec = MSGPACK) -> Tally:
     """From a queue that holds them; the commit of the last ack ends the lap."""
-    subscriber = Subscriber(queue, credit, lambda taken: taken >= count)
-    link = StreamLink(port, subscriber)
+    subscriber = Subscriber(queue, PREFETCH, lambda taken: taken >= count, codec)
+    link = StreamLink(port, subscriber, codec)
     clock = Clock()
     drive([(link, subscriber)])
     tally = clock.count_records(subscriber.count)
