@@ -60,6 +60,7 @@ class Wakes:
         self._sent = 0
         self._sent_s: dict[bytes, float] = {}
         self._took_ms: list[float] = []
+        self._unsettled = 0
         self._link = StreamLink(port, StreamPublisher(QUEUE, [], 0))
 
     def close(self) -> None:
@@ -91,7 +92,7 @@ class Wakes:
 
     def _read_until(self, count: int) -> None:
         end_s = time.perf_counter() + STUCK_S
-        while len(self._took_ms) < count or self._sent_s:
+        while len(self._took_ms) < count or self._unsettled:  # acks too: they are not part of the next lap
             if time.perf_counter() > end_s:
                 raise RequestRefused(f"{len(self._sent_s)} messages woke no subscriber")
             self._read(1.0)
@@ -103,9 +104,11 @@ class Wakes:
                 frame = MSGPACK.decode(payload)
                 if frame.op != "deliver":
                     frame.expect("settled")
+                    self._unsettled -= frame.count
                     continue
                 for message in frame.messages:
                     self._took_ms.append((now_s - self._sent_s.pop(message.payload)) * 1000)
+                self._unsettled += len(frame.messages)
                 self._crowd.send(fileno, MSGPACK.request("ack", 1, receipts=frame.receipts))
 
     def _taken(self) -> list[float]:
