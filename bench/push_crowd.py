@@ -15,6 +15,7 @@ from .server_load import STUCK_S, RequestRefused
 
 PORTS_PER_ADDRESS = 5_000  # a machine may have few of them, but it has many loopback addresses
 _AT_ONCE = 100
+_READ_BYTES = 256 << 10
 _SPARE_FILES = 200
 
 
@@ -67,6 +68,15 @@ class Crowd:
                 _read_head(each, b"HTTP/1.1 200 ")
                 each.setblocking(False)
 
+    def open_plain(self, port: int, count: int) -> None:
+        """Connections that send nothing."""
+        for _ in range(count):
+            self._connect(port).setblocking(False)
+
+    @property
+    def filenos(self) -> list[int]:
+        return list(self._sockets)
+
     def _connect(self, port: int) -> socket.socket:
         source = f"127.0.0.{1 + len(self._sockets) // PORTS_PER_ADDRESS}"
         found = socket.create_connection(("127.0.0.1", port), timeout=STUCK_S, source_address=(source, 0))
@@ -113,7 +123,7 @@ def _groups(count: int) -> Iterator[range]:
 
 
 def _read(found: socket.socket) -> bytes:
-    data = found.recv(1 << 16)
+    data = found.recv(_READ_BYTES)
     if not data:
         raise RequestRefused("the server hung up")
     return data
