@@ -6,7 +6,7 @@ import importlib
 
 from .harness import Run
 
-PARTS = ("push_cost", "push_events", "push_wake", "push_footprint")
+PARTS = ("push_cost", "push_events", "push_wake", "push_footprint", "webhooks")
 
 
 def run(run: Run) -> None:

@@ -20,7 +20,7 @@ from .harness import BenchTarget, ChildProcess, Lap, Run, alternate, faster_by, 
 from .server_processes import OpenQ, free_port
 from .server_requests import ask
 
-BENCH = "webhooks"
+BENCH = "push"
 CONCURRENCY = 32
 BODY = "x" * 100
 TARGET = BenchTarget(floor=1.5, aim=3)
