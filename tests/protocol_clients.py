@@ -180,8 +180,8 @@ class Protocols:
 
 
 @contextmanager
-def opened(data: Path | None = None) -> Iterator[Protocols]:
-    with served_amqp(data) as (server, port):
+def opened(data: Path | None = None, *flags: str) -> Iterator[Protocols]:
+    with served_amqp(data, *flags) as (server, port):
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
         channel = connection.channel()
         channel.confirm_delivery()
