@@ -43,7 +43,7 @@ def test_impossible_numbers_are_not_counted(forged: WorkerStats) -> None:
 def test_names_that_never_come_again_do_not_fill_the_memory() -> None:
     totals = RegistryTotals()
     for number in range(MAX_SERIES // MAX_TASKS + 20):
-        jobs(totals, stats(f"i{number}", *(task(f"t{number}-{i}") for i in range(MAX_TASKS))))
+        totals.update([("a", stats(f"i{number}", *(task(f"t{number}-{i}") for i in range(MAX_TASKS))))])
     assert jobs(totals) <= MAX_SERIES
 
 
