@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from openq.clock import VirtualClock
+from openq.journal.file_journal import Journal
 from openq.local.broker import LocalBroker
 
 from .runner import Story, StoryFailed, milliseconds
@@ -30,15 +31,16 @@ class Memory:
         pass
 
 
-class Journal(Memory):
-    """On disk."""
+class OnDisk(Memory):
+    """In a journal of small files: they are made and removed thousands of times."""
 
     def open(self, path: Path) -> LocalBroker:
         self.path = path
-        return LocalBroker(path, clock=self.clock, seed=1, segment_bytes=1 << 16)
+        journal = Journal(path, segment_bytes=1 << 16, reserve_bytes=1 << 16)
+        return LocalBroker(clock=self.clock, seed=1, journal=journal)
 
 
-class Reopened(Journal):
+class Reopened(OnDisk):
     """Closed in good order and opened again before every line: what a snapshot brings back."""
 
     def before_line(self) -> None:
@@ -46,13 +48,13 @@ class Reopened(Journal):
         self.broker = self.open(self.path)
 
 
-class Crashed(Journal):
+class Crashed(OnDisk):
     """Continues from what was on disk when the power went, before every line: what records bring back."""
 
     def before_line(self) -> None:
         self.broker.sync()
         copy = self.path.with_name(f"{self.path.name}x")
-        # Not what is made in the background, of 16 MiB: it is made again.
+        # Not what is made in the background: it is made again.
         shutil.copytree(self.path, copy, ignore=shutil.ignore_patterns("*.tmp", "reserve"))
         crashed, self.broker = self.broker, self.open(copy)
         crashed.close()
@@ -60,7 +62,7 @@ class Crashed(Journal):
 
 
 # A broker of another kind joins here.
-BROKERS = {"memory": Memory, "journal": Journal, "reopened": Reopened, "crashed": Crashed}
+BROKERS = {"memory": Memory, "journal": OnDisk, "reopened": Reopened, "crashed": Crashed}
 
 
 def _plays() -> Iterator[object]:
