@@ -50,6 +50,8 @@ FIRST = (
     "tests/test_docs.py",
     "tests/test_pythons.py",
     "tests/real_clients/",
+    "tests/worker/test_service",  # these wait most of the time
+    "tests/worker/test_worker.py",
     "tests/engine/test_model.py",
     "tests/amqp/test_hostile.py",
     "tests/redis/",
