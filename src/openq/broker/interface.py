@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ..metrics import Family
     from .cursors import Cursors
     from .damage import DamageRegister
+    from .events import Events
     from .history import HistoryRange, PastMessage
     from .history_source import HistorySource
     from .kv import KeyValues
@@ -480,6 +481,8 @@ class Broker(Queues, Messages, Durability, Protocol):
     def cursors(self) -> Cursors: ...
     @property
     def kv(self) -> KeyValues: ...
+    @property
+    def events(self) -> Events: ...
     @property
     def damage(self) -> DamageRegister: ...
     @property

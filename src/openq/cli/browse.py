@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from collections import deque
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from .api import MAX_PAGE, connect, path_part
-from .arguments import filter_of, iso_time, parse_time
+from .arguments import filter_of, parse_time
+from .events import follow_messages
 from .output import (
     body_text,
     count_text,
@@ -21,9 +20,7 @@ from .output import (
     print_result,
     print_table,
 )
-from .terminal import EMPTY, NOT_FOUND, OK, is_terminal, say, styled, terminal_width
-
-TAIL_INTERVAL_S = 0.5
+from .terminal import EMPTY, INTERRUPTED, NOT_FOUND, OK, is_terminal, say, styled, terminal_width
 
 
 def peek(options: Namespace) -> int:
@@ -92,40 +89,51 @@ def _print_rows(messages: Sequence[dict[str, Any]], as_json: bool) -> None:
 
 
 def tail(options: Namespace) -> int:
+    if not options.follow or options.data:
+        return _tail_past(options)
+    # Opened first: a message that is published meanwhile is in the stream, in the list or in both.
+    following = follow_messages(options)
+    known: set[str] = set()
+    if options.since is not None or options.max is not None:
+        known.update(row["id"] for row in _past(options))
+    try:
+        for row in following:
+            if row["id"] not in known:
+                _print_rows([row], options.json)
+            known.discard(row["id"])
+    except KeyboardInterrupt:
+        return INTERRUPTED  # the usual end
+    return OK
+
+
+def _tail_past(options: Namespace) -> int:
+    if _past(options):
+        return OK
+    since = parse_time(options.since or "10m")
+    say(f"no message was published to {options.queue} since {since}; --since reads further back")
+    return EMPTY
+
+
+def _past(options: Namespace) -> list[dict[str, Any]]:
+    """Print past messages. Returns the last of them, all if `--max` limits them."""
     server = connect(options)
-    if options.since is not None or not options.follow:
-        since = parse_time(options.since or "10m")
-    else:
-        # By the server's clock: a wrong clock here would skip or repeat the first messages.
-        info = server.get("/server")
-        since = iso_time(datetime.fromisoformat(info["started"]).timestamp() + info["uptime"])
-    after = shown = 0
-    last: deque[dict[str, Any]] = deque(maxlen=options.max)
-    catching_up = options.max is not None
+    since = parse_time(options.since or "10m")
+    after = 0
+    last: deque[dict[str, Any]] = deque(maxlen=MAX_PAGE if options.max is None else options.max)
     while True:
         page = server.get(
             "/history/messages", queue=options.queue, since=since, after_seq=after, limit=MAX_PAGE
         )
         messages = page["messages"]
-        if messages:
-            after = messages[-1]["seq"]
-        after = max(after, page.get("next_seq") or 0)
-        if catching_up:
-            last.extend(messages)
-        else:
+        if options.max is None:
             _print_rows(messages, options.json)
-            shown += len(messages)
-        if messages and page.get("next_seq") is not None:
-            continue
-        if catching_up:
-            catching_up = False
-            _print_rows(list(last), options.json)
-            shown += len(last)
-        if not options.follow:
-            if not shown:
-                say(f"no message was published to {options.queue} since {since}; --since reads further back")
-            return OK if shown else EMPTY
-        time.sleep(TAIL_INTERVAL_S)
+        last.extend(messages)
+        if not messages or page.get("next_seq") is None:
+            break
+        after = max(messages[-1]["seq"], page["next_seq"])
+    if options.max is not None:
+        _print_rows(list(last), options.json)
+    return list(last)
 
 
 def search(options: Namespace) -> int:

@@ -49,6 +49,7 @@ class LocalClient:
         self._listener = Listener(
             RestHandler(self._context).handle, HttpLimits(), self._context.buffers, self._context.admission
         )
+        self._context.listener = self._listener
 
     def send(
         self,
@@ -70,6 +71,8 @@ class LocalClient:
         connection.data_received(head.encode() + body)
         self._loop.run_until_complete(transport.closed)
         connection.connection_lost(None)
+        if isinstance(transport.protocol, asyncio.Protocol):
+            transport.protocol.connection_lost(None)  # of a stream
         response = HTTPResponse(_Received(transport.written), method=method)  # type: ignore[arg-type]
         response.begin()
         headers = {name.lower(): value for name, value in response.getheaders()}
@@ -87,6 +90,7 @@ class _Transport(asyncio.Transport):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.written = bytearray()
+        self.protocol: asyncio.BaseProtocol | None = None
         self.closed: asyncio.Future[None] = loop.create_future()
 
     def write(self, data: Any) -> None:
@@ -97,6 +101,9 @@ class _Transport(asyncio.Transport):
             self.closed.set_result(None)
 
     abort = close
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
 
     def is_closing(self) -> bool:
         return self.closed.done()

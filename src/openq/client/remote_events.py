@@ -81,7 +81,7 @@ class ServerPages:
         follow: bool,
     ) -> None:
         self._client = connect
-        self._reconnect_s = reconnect_s
+        self.reconnect_s = reconnect_s
         self._wanted = wanted
         self._bodies = bodies
         self._follow = follow
@@ -149,7 +149,7 @@ class ServerPages:
                 failure = Unreachable(self._client.url, refused.detail)
             except (Unreachable, TimedOut) as error:
                 failure = error
-            if time.monotonic() - began >= self._reconnect_s:
+            if time.monotonic() - began >= self.reconnect_s:
                 raise failure
             self._report(failure)
             self._closing.wait(pause_s * random.uniform(0.5, 1.0))

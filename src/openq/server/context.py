@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ..auth.guard import Guard
 from ..broker.interface import Broker
 from ..config import Config
-from ..errors import NotOnThisStore, OpenQError
+from ..errors import OpenQError
 from ..metrics import Family
 from .admission import Admission
 from .buffers import BufferLimit, buffer_bytes
+from .consumer_events import ConsumerEvents
 from .event_log import EventLog
 from .http_request import HttpRequest
 from .listener import Listener
@@ -29,7 +30,6 @@ from .tasks import TaskList
 from .traffic import Traffic
 
 if TYPE_CHECKING:
-    from ..broker.events import Events
     from .event_hub import EventHub
 
 log = logging.getLogger("openq.server")
@@ -133,6 +133,7 @@ class ServerContext:
         self.event_log = EventLog(broker)
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
         self._event_hub: EventHub | None = None
+        self.consumer_events = ConsumerEvents(self)
 
     @property
     def event_hub(self) -> EventHub:
@@ -140,10 +141,7 @@ class ServerContext:
         if self._event_hub is None:
             from .event_hub import EventHub  # it imports this module
 
-            events: Events | None = getattr(self.broker, "events", None)
-            if events is None:
-                raise NotOnThisStore("events", "use a data directory or memory")
-            self._event_hub = EventHub(self, events)
+            self._event_hub = EventHub(self, self.broker.events)
         return self._event_hub
 
     @property

@@ -163,10 +163,12 @@ class QueueDispatcher(Generic[C]):
         while at and self.consumers[at - 1].priority < consumer.priority:
             at -= 1
         self.consumers.insert(at, consumer)
+        self.context.consumer_events.joined(self.queue_key, consumer.label, self._shared_label)
 
     def remove(self, consumer: C) -> None:
         consumer.is_removed = True
         self.consumers.remove(consumer)
+        self.context.consumer_events.left(self.queue_key, consumer.label, self._shared_label)
         if consumer is self._single_active:
             self._single_active = None
         if not self.consumers:

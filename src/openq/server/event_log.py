@@ -33,7 +33,7 @@ _DETAILS = ("consumer", "protocol", "delivery", "to", "why", "reason", "until_ms
 
 class EventLog:
     def __init__(self, broker: Broker) -> None:
-        self._events: Events | None = getattr(broker, "events", None)
+        self._events: Events = broker.events
         self._reader: _Reader | None = None
         self.logged = 0
         self.gaps = 0
@@ -42,9 +42,6 @@ class EventLog:
         """Log from now on, instead of what was logged before; no queues: nothing is read."""
         self.stop()
         if not queues or sample <= 0:
-            return
-        if self._events is None:
-            log.warning("log_events: the events of this store cannot be read")
             return
         log.setLevel(EVENT)
         self._reader = _Reader(self, self._events, EventFilter(() if "*" in queues else queues), sample)

@@ -31,6 +31,7 @@ GROUPS = (
             ("nack", "messages", "return messages to their queue by receipt"),
             ("peek", "messages", "show waiting messages without receiving them"),
             ("tail", "messages", "show messages as they are published; consumes nothing"),
+            ("events", "messages", "show what happens to queues, messages and consumers"),
             ("search", "messages", "find messages by text, type, attribute or JSON value"),
             ("why", "messages", "explain why a message is not delivered"),
             ("timeline", "messages", "show the history of a message"),

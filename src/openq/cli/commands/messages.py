@@ -1,4 +1,4 @@
-"""`openq send`, `recv`, `ack`, `nack`, `peek`, `tail`, `search`, `why` and `timeline`."""
+"""`openq send`, `recv`, `ack`, `nack`, `peek`, `tail`, `events`, `search`, `why` and `timeline`."""
 
 from __future__ import annotations
 
@@ -159,9 +159,13 @@ COMMANDS = {
         examples=(
             ("openq tail -f orders", "from now on, until Ctrl-C"),
             ("openq tail orders --since 1h -n 100", "the last hundred of the last hour"),
+            ("openq tail -f orders -n 10", "the last ten, then new ones"),
             ("openq tail -f orders --since 5m --json", "of the last five minutes, then new ones"),
         ),
-        details="Reads history: messages that were consumed are shown too, as long as history is kept.",
+        details=(
+            "Consumes nothing. Messages that were consumed are shown too, as long as history is kept. A "
+            "server that restarts under -f is reported once, and nothing is missed."
+        ),
         options=(
             _QUEUE,
             Option(
@@ -169,6 +173,36 @@ COMMANDS = {
             ),
             Option("-n", "--max", metavar="N", type=count, help="only the last N of the past messages"),
             Option("--since", metavar="TIME", help="start: 2h (ago), or a time (default 10m; with -f: now)"),
+            JSON_LINES,
+            *READ,
+        ),
+    ),
+    "events": Command(
+        run="events:events",
+        examples=(
+            ("openq events -f", "what happens to all queues from now on, until Ctrl-C"),
+            ("openq events -f orders 'mail-*' --event published --bodies", "new messages of some queues"),
+            ("openq events orders --event dead_lettered --event lease_expired", "past failures"),
+            ("openq events orders -n 20 --json", "the last twenty, one JSON object per line"),
+            ("openq events -f --after ID", "after the event with this id, without a gap"),
+        ),
+        details=(
+            "Events are published, delivered, acked, nacked, released, lease_expired, extended, "
+            "dead_lettered, redriven, moved, expired, removed, edited, rescheduled, purged, queue_created, "
+            "queue_changed, queue_deleted, consumer_joined, consumer_left and alert. Without -f the events "
+            "that are kept are shown, the oldest first. A server that restarts under -f is reported once, "
+            "and nothing is missed. Exit code 5 if there is no event."
+        ),
+        options=(
+            Option("queues", nargs="*", metavar="QUEUE", help="names or patterns with * and ?; default all"),
+            Option("-f", "--follow", action="store_true", help="then show new events as they happen"),
+            Option("--event", action="append", metavar="NAME", help="only this event; may be repeated"),
+            Option(
+                "--type", action="append", metavar="TYPE", help="only messages of this type; may be repeated"
+            ),
+            Option("--after", metavar="ID", help="begin after this event; oldest: at the oldest (with -f)"),
+            Option("-n", "--max", metavar="N", type=count, help="only the last N; not with -f"),
+            Option("--bodies", action="store_true", help="show the bodies of published messages"),
             JSON_LINES,
             *READ,
         ),
