@@ -22,6 +22,7 @@ from .context import ServerContext
 MAX_BATCH = 500  # messages taken from the broker at a time
 MAX_BATCHES = 4  # in a row, before the loop runs other work
 MAX_BATCH_BYTES = 4 * 1024 * 1024  # in memory at once; a single message may be larger
+FEW_CONSUMERS = 16  # of a queue: dispatching to them costs about as much as a callback
 UNLIMITED = 1 << 30
 RETRY_S = 0.5
 
@@ -149,6 +150,7 @@ class QueueDispatcher(Generic[C]):
         self._is_waiting = False
         self._is_loading = False
         self._is_retrying = False
+        self._is_scheduled = False  # see `dispatch`
         self._unrecorded_acks: list[Receipt] = []  # of no-ack deliveries; recorded later
         self._is_dispatching = self._is_requested = False  # see `dispatch`
         self._is_limited_by_bytes = False  # the ready messages exceed MAX_BATCH_BYTES
@@ -202,6 +204,20 @@ class QueueDispatcher(Generic[C]):
 
     def dispatch(self) -> None:
         """Take as many messages as the consumers have capacity for, then wait for more."""
+        if len(self.consumers) <= FEW_CONSUMERS:
+            self._dispatch_now()
+        elif not self._is_scheduled:
+            # Their capacity is the result of a scan. A thousand consumers that ack in the same iteration of
+            # the loop must not cause a thousand scans.
+            self._is_scheduled = True
+            self.context.loop.call_soon(self.context.enter, self._dispatch_scheduled)
+
+    def _dispatch_scheduled(self) -> None:
+        self._is_scheduled = False
+        if self.consumers:
+            self._dispatch_now()
+
+    def _dispatch_now(self) -> None:
         if not self.context.broker.storage.waits:
             self._dispatch()
             return
