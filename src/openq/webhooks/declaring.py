@@ -12,7 +12,7 @@ from .model import JSON, RAW, EventSelection, Secret, Webhook, check, with_secre
 from .service import WebhookService
 from .signing import new_secret
 
-DEFAULT_KEEP_MS = 86_400_000  # for how long an old secret stays valid
+MAX_WEBHOOKS = 1_000  # in one store
 
 
 class Declared(NamedTuple):
@@ -37,6 +37,8 @@ def declare_webhook(service: WebhookService, name: str, fields: Mapping[str, Any
         service.context.broker.get_queue(wanted.queue)  # raises QueueNotFound
     elif service.events is None:
         raise InvalidSetting("this store has no events; a webhook can send the messages of a queue")
+    if service.store.find(name) is None and len(service.store.list()) >= MAX_WEBHOOKS:
+        raise InvalidSetting(f"there are {MAX_WEBHOOKS} webhooks: delete one first")
     now_ms = service.context.now_ms()
     made = new_secret() if secret is None else None
     is_new = False

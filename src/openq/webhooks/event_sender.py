@@ -244,7 +244,13 @@ class EventSender:
             self._bucket.take(now_ms)
         count = min(self.webhook.batch, len(self._waiting))
         items = [self._waiting[at] for at in range(count)]
-        request = self._builder.build(items, now_ms)
+        try:
+            request = self._builder.build(items, now_ms)
+        except Exception:
+            log.exception("webhook %r: event %s cannot be sent", self.webhook.name, items[0].id)
+            self._done(items)
+            self.wake()
+            return
         self.running = 1
         self._attempts += 1
         answered = partial(self._answered, items, request.id, now_ms, now_s)

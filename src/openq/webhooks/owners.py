@@ -6,13 +6,14 @@ positions of events are stored with it, so that an owner that lost its term with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ..broker.kv import MAX_BATCH, KeyValues, KvPut
+from ..broker.kv import MAX_BATCH, KeyValues, KvConflict, KvPut
 from ..broker.workers import decode
-from .store import STATE, put_one
+from ..errors import OpenQError
+from .store import STATE
 
 TTL_MS = 6_000
 RENEW_S = 2.0
@@ -31,19 +32,29 @@ class Ownership:
         self._server = server
         self._versions: dict[str, int] = {}  # of our keys
 
-    def claim(self, name: str, now_ms: int) -> bool:
-        """Whether this server owns the webhook for the next TTL."""
-        key = f"owner/{name}"
+    def claim(self, names: Sequence[str], now_ms: int) -> set[str]:
+        """Those of the webhooks that this server owns for the next TTL: the free ones, and its own."""
+        refused = self._put(names, self._versions, now_ms)
+        lost = [name for name in refused if self._versions.pop(name, None) is not None]
+        # Another server took it over, or the key expired meanwhile.
+        self._put(lost, {}, now_ms)
+        return self._versions.keys() & set(names)
+
+    def _put(self, names: Sequence[str], versions: Mapping[str, int], now_ms: int) -> list[str]:
+        """Returns the names that were refused."""
         value = msgspec.json.encode(Owner(server=self._server, since_ms=now_ms))
-        version = put_one(self._kv, STATE, KvPut(key, value, TTL_MS, self._versions.get(name, 0)))
-        if version is None and name in self._versions:
-            # Another server took it over, or the key expired meanwhile.
-            version = put_one(self._kv, STATE, KvPut(key, value, TTL_MS, 0))
-        if version is None:
-            self._versions.pop(name, None)
-            return False
-        self._versions[name] = version
-        return True
+        refused: list[str] = []
+        for at in range(0, len(names), MAX_BATCH):
+            some = names[at : at + MAX_BATCH]
+            puts = [KvPut(f"owner/{name}", value, TTL_MS, versions.get(name, 0)) for name in some]
+            for name, result in zip(some, self._kv.put_many(STATE, puts), strict=True):
+                if isinstance(result, KvConflict):
+                    refused.append(name)
+                elif isinstance(result, OpenQError):
+                    raise result
+                else:
+                    self._versions[name] = result
+        return refused
 
     def release(self, name: str) -> None:
         version = self._versions.pop(name, None)

@@ -132,7 +132,8 @@ class MessageSender:
                 self._take()
         finally:
             self._is_in_turn = False
-        if self._is_stopping and not self.running and not self._is_waiting and not self._is_loading:
+        is_busy = self.running or self._is_waiting or self._is_loading or self._settlements
+        if self._is_stopping and not is_busy:
             then, self._on_stopped = self._on_stopped, None
             if then is not None:
                 if self._timer is not None:
@@ -237,21 +238,25 @@ class MessageSender:
 
     def _send_all(self, deliveries: list[Delivery]) -> None:
         if self._is_stopping:
-            self._settlements.release(deliveries)
+            self._release(deliveries)
             return
         count = count_fitting([each.entry for each in deliveries], MAX_BYTES)
         if count < len(deliveries):
-            self._settlements.release(deliveries[count:])
+            self._release(deliveries[count:])
             deliveries = deliveries[:count]
         try:
             readable = self.context.broker.load(deliveries)
         except OpenQError as error:
-            self._settlements.release(deliveries)
+            self._release(deliveries)
             self._in_trouble(error)
             return
         size = self.webhook.batch
         for at in range(0, len(readable), size):
             self._send(readable[at : at + size])
+
+    def _release(self, deliveries: list[Delivery]) -> None:
+        self._settlements.release(deliveries)
+        self.wake()
 
     def _send(self, deliveries: list[Delivery]) -> None:
         now_ms = self.context.now_ms()
@@ -259,7 +264,14 @@ class MessageSender:
             self._bucket.take(now_ms)
         prefix = self.context.broker.storage.id_prefix
         items = [item_of(self._queue, each, prefix) for each in deliveries]
-        request = self._builder.build(items, now_ms)
+        try:
+            request = self._builder.build(items, now_ms)
+        except Exception:
+            # A message that cannot be written must not keep its lease, nor the others from being sent.
+            log.exception("webhook %r: message %r cannot be sent", self.webhook.name, items[0].id)
+            self._settlements.nack(deliveries, None, "the webhook cannot write this message as a request")
+            self.wake()
+            return
         self.context.traffic.webhooks.delivered += len(deliveries)
         self.running += 1
         answered = partial(self._answered, deliveries, request.id, now_ms, self.context.loop.time())

@@ -171,7 +171,7 @@ class WebhookService:
         for name in self.ownership.names:
             if name not in wanted:
                 self.ownership.release(name)
-        owned = {name for name in wanted if self.ownership.claim(name, now_ms)}
+        owned = self.ownership.claim(sorted(wanted), now_ms)
         return records, owned, self.ownership.owners(sorted(wanted - owned))
 
     def _apply(
