@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -113,3 +114,29 @@ def test_a_change_at_one_server_reaches_the_sender_at_the_other(
     until_acked(other, "orders", 1)
 
     assert [path for path, _, _ in endpoint.seen] == ["/two"]
+
+
+def test_events_are_sent_in_order_by_one_server_and_continue_at_the_other(
+    servers: list[Served], endpoint: Endpoint
+) -> None:
+    clients = [Client(each.url) for each in servers]
+    clients[0].queue("orders")
+    wanted = {"url": endpoint.url, "events": {"queues": ["orders"], "events": ["published"]}}
+    assert clients[0].put("/webhooks/audit", wanted).status == 201
+    until(lambda: sorted(states(servers, "audit")) == ["elsewhere", "running"])
+
+    def sizes() -> list[int]:
+        return [json.loads(body)["message"]["size"] for body in endpoint.bodies]
+
+    publish(clients[0], "orders", *("x" * size for size in range(1, 11)))
+    until(lambda: len(endpoint.seen) == 10)
+    assert sizes() == list(range(1, 11))
+    owner = states(servers, "audit").index("running")
+    servers[owner].kill()
+    publish(clients[1 - owner], "orders", *("x" * size for size in range(11, 21)))
+    until(lambda: sizes()[-1:] == [20])
+
+    # After a kill those of the last moment may come again, with the same ids.
+    ids = [headers["webhook-id"] for _, headers, _ in endpoint.seen]
+    assert list(dict.fromkeys(sizes())) == list(range(1, 21))
+    assert len(set(ids)) == 20

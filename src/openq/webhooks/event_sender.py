@@ -175,8 +175,7 @@ class EventSender:
         self._is_reading = False
         if page is None:
             if not isinstance(error, Closed):
-                log.error("webhook %r: cannot read events: %s", self.webhook.name, error)
-                self.trouble = str(error) if isinstance(error, OpenQError) else "internal error"
+                self._report_trouble("cannot read events", error)
                 self._wake_in(RETRY_S)
             if self._is_stopping:
                 self.wake()
@@ -191,6 +190,14 @@ class EventSender:
         if not self._waiting:
             self._advance(page.next)
         self._turn()
+
+    def _report_trouble(self, what: str, error: BaseException | None) -> None:
+        """Logged once, not at every attempt."""
+        text = f"{what}: {error}" if isinstance(error, OpenQError) else f"{what}: internal error"
+        if text != self.trouble:
+            details = None if isinstance(error, OpenQError) else error
+            log.error("webhook %r: %s", self.webhook.name, text, exc_info=details)
+        self.trouble = text
 
     def _is_own(self, event: Event) -> bool:
         """Patterns of the default account would match queues of other accounts too."""
@@ -339,7 +346,7 @@ class EventSender:
         if is_ours is None:
             if isinstance(error, Closed):
                 return
-            log.error("webhook %r: the position is not stored: %s", self.webhook.name, error)
+            self._report_trouble("the position is not stored", error)
             self._is_unsaved = True
             if not self._is_stopping:
                 self._saver = self.context.loop.call_later(RETRY_S, self._save)

@@ -100,10 +100,10 @@ class WebhookService:
         label = f"{socket.gethostname()}/{os.getpid()}/{os.urandom(4).hex()}"
         self.ownership = Ownership(context.broker.kv, label) if shared else None
         self._is_reading = self._is_changed = False
-        self._is_flushing = False
         self._is_stopped = False
         self._timers: list[asyncio.TimerHandle] = []
         self._flusher: asyncio.TimerHandle | None = None
+        self._log_trouble: str | None = None
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -331,8 +331,10 @@ class WebhookService:
             self.context.run(lambda: self.store_parts(parts), self._flushed)
 
     def _flushed(self, _: None, error: BaseException | None) -> None:
-        if error is not None and not isinstance(error, Closed):
-            log.error("webhooks: the delivery log is not stored: %s", error)
+        text = None if error is None or isinstance(error, Closed) else str(error)
+        if text is not None and text != self._log_trouble:
+            log.error("webhooks: attempts are not in the delivery log: %s", text)
+        self._log_trouble = text
 
     def take_parts(self) -> list[tuple[str, LogPart]]:
         """The attempts that are not stored yet, for `store_parts`. On the loop."""
