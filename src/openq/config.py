@@ -148,6 +148,16 @@ KEYS: dict[str, Key] = {
         "share of the messages whose state changes are logged; of a message all or none are",
         "SHARE",
     ),
+    "audit_bytes": Key(
+        within(read_size, 1 << 20, None, "at least 1 MiB"),
+        "maximum size of the audit log; the oldest records are dropped",
+        "SIZE",
+    ),
+    "audit_age_s": Key(
+        within(read_seconds, 3600, 1e10, "at least 1h"),
+        "maximum age of records in the audit log",
+        "SECONDS",
+    ),
     "max_request_bytes": Key(
         within(read_size, 1024, None, "at least 1024 bytes"), "maximum bytes of a request", "SIZE"
     ),
@@ -224,6 +234,8 @@ class Config:
     log_slow: float = 0
     log_events: tuple[str, ...] = ()
     log_events_sample: float = 1
+    audit_bytes: int = 64 * _MIB
+    audit_age_s: float = 400 * 86_400
     max_request_bytes: int = 20 * _MIB
     max_message_bytes: int = 128 * _MIB
     max_buffer_bytes: int = 256 * _MIB

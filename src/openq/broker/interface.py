@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from ..metrics import Family
+    from .audit import AuditStore
     from .cursors import Cursors
     from .damage import DamageRegister
     from .events import Events
@@ -479,6 +480,8 @@ class Broker(Queues, Messages, Durability, Protocol):
     def subscriptions(self) -> Subscriptions: ...
     @property
     def cursors(self) -> Cursors: ...
+    @property
+    def audit(self) -> AuditStore: ...
     @property
     def kv(self) -> KeyValues: ...
     @property

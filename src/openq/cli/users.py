@@ -15,8 +15,10 @@ from ..auth.errors import UnknownName
 from ..auth.rules import Rule, judge
 from ..auth.store import UserStore
 from ..config import Config, find_file, load, secret
+from ..local.audit_file import FileAudit
 from .api import UsageError, ask_password
 from .arguments import iso_time
+from .audit import record
 from .output import NOT_CONFIRMED, confirm, count_text, print_json, print_list, print_result
 from .terminal import DENIED, OK, say
 from .values import actions as parse_actions
@@ -25,23 +27,30 @@ from .values import actions as parse_actions
 
 
 def _store(options: Namespace, *, may_create: bool = False) -> UserStore:
+    """The users; `options.audit_store` is the audit log of the same place."""
     config = load({"data": options.data, "store": options.store}, os.environ, find_file(os.environ))
     if config.store is not None:
-        return _redis_store(config)
+        return _redis_store(options, config)
     if not os.path.isdir(config.data):
         if not may_create:
             raise FileNotFoundError(2, "no such data directory; set it with --data", config.data)
         # Private, whatever the umask: it will hold secrets.
         os.makedirs(config.data, mode=0o700, exist_ok=True)
+    options.audit_store = FileAudit(config.data)
     return UserStore(os.path.join(config.data, "users.json"))
 
 
-def _redis_store(config: Config) -> UserStore:
+def _redis_store(options: Namespace, config: Config) -> UserStore:
     from ..server.app import open_broker, open_user_store
 
     broker = open_broker(config)
     atexit.register(broker.close)
+    options.audit_store = broker.audit
     return open_user_store(config, broker)
+
+
+def _record(options: Namespace, action: str, target: str, **detail: object) -> None:
+    record(options.audit_store, action, target, {name: value for name, value in detail.items() if value})
 
 
 def _password(prompt: str) -> str:
@@ -88,6 +97,7 @@ def add_user(options: Namespace) -> int:
     password = _password(f"password for {options.name}: ") if options.password else None
     named = {} if options.account is None else {"account": options.account}
     user = store.add_user(options.name, role=options.role, password=password, **named)
+    _record(options, "add_user", user.name, role=user.role, account=user.account, has_password=bool(password))
     print_result(options, _user_json(user), f"user {user.name} added with role {user.role}, in {store.path}")
     if is_first:
         say("this is the first user: open access ends, servers with this data now require authentication")
@@ -117,13 +127,14 @@ def ls_users(options: Namespace) -> int:
     return OK
 
 
-def _delete(options: Namespace, plan: str, act: Any, result: dict[str, Any]) -> int:
+def _delete(options: Namespace, plan: str, act: Any, action: str, result: dict[str, Any]) -> int:
     if options.dry_run:
         print_result(options, {**result, "dry_run": True}, f"dry run: this would {plan}")
         return OK
     if not confirm(options, plan):
         return NOT_CONFIRMED
     act()
+    _record(options, action, str(result.get("id") or result.get("name") or result["user"]), **result)
     print_result(options, result, "done")
     return OK
 
@@ -147,7 +158,7 @@ def rm_user(options: Namespace) -> int:
         plan += ", the last admin"
         say("this is the last admin: users can then be changed only with this command, in the data directory")
     result = {"user": options.name, "keys": keys, "tokens": tokens}
-    return _delete(options, plan, lambda: store.remove_user(options.name), result)
+    return _delete(options, plan, lambda: store.remove_user(options.name), "delete_user", result)
 
 
 def _is_admin(user: Any) -> bool:
@@ -161,6 +172,7 @@ def set_password(options: Namespace) -> int:
     _require_user(store, options.name)
     password = None if options.none else _password(f"new password for {options.name}: ")
     user = store.set_password(options.name, password)
+    _record(options, "set_password", user.name, removed=password is None)
     print_result(
         options, _user_json(user), f"password of {user.name} {'removed' if password is None else 'set'}"
     )
@@ -177,6 +189,7 @@ def create_key(options: Namespace) -> int:
         is_session=session is not None,
         expires_s=None if session is None else time.time() + session,
     )
+    _record(options, "create_key", key.id, user=options.user, is_session=session is not None)
     if options.json:
         named = {"id": key.id, "secret": key.secret, "session_token": key.session_token}
         print_json({name: value for name, value in named.items() if value is not None})
@@ -205,7 +218,9 @@ def revoke_key(options: Namespace) -> int:
     if key is None:
         raise UnknownName("access key", options.id)
     plan = f"revoke access key {key.id} of {key.user}"
-    return _delete(options, plan, lambda: store.revoke_key(key.id), {"id": key.id, "user": key.user})
+    return _delete(
+        options, plan, lambda: store.revoke_key(key.id), "revoke_key", {"id": key.id, "user": key.user}
+    )
 
 
 def create_token(options: Namespace) -> int:
@@ -217,6 +232,8 @@ def create_token(options: Namespace) -> int:
             raise UsageError(str(error)) from None
     expires_s = None if options.expires is None else time.time() + options.expires
     text = _store(options).create_token(options.user, options.name, expires_s=expires_s, rules=rules)
+    scope = None if rules is None else [_rule_text(rule) for rule in rules]
+    _record(options, "create_token", options.name, user=options.user, rules=scope)
     print_result(options, {"user": options.user, "name": options.name, "token": text}, text)
     say("the token is shown only once")
     return OK
@@ -251,7 +268,9 @@ def revoke_token(options: Namespace) -> int:
         raise UnknownName("token", options.name)
     plan = f"revoke token {options.name} of {options.user}"
     result = {"user": options.user, "name": options.name}
-    return _delete(options, plan, lambda: store.revoke_token(options.user, options.name), result)
+    return _delete(
+        options, plan, lambda: store.revoke_token(options.user, options.name), "revoke_token", result
+    )
 
 
 # -- permissions --------------------------------------------------------------------------------
@@ -262,11 +281,15 @@ def _rule(options: Namespace) -> Rule:
 
 
 def grant(options: Namespace) -> int:
-    return _print_user(options, _store(options).grant(options.user, _rule(options)))
+    user = _store(options).grant(options.user, _rule(options))
+    _record(options, "grant", user.name, rule=_rule_text(_rule(options)))
+    return _print_user(options, user)
 
 
 def revoke(options: Namespace) -> int:
-    return _print_user(options, _store(options).revoke(options.user, _rule(options)))
+    user = _store(options).revoke(options.user, _rule(options))
+    _record(options, "revoke", user.name, rule=_rule_text(_rule(options)))
+    return _print_user(options, user)
 
 
 def _print_user(options: Namespace, user: Any) -> int:

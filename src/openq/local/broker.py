@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ..broker.audit import AuditStore, MemoryAudit
 from ..broker.cursors import LocalCursors
 from ..broker.interface import Health, Listener, LoopSession, QueueStats, Receipt, Storage, Waiting
 from ..broker.state_file import StateFile
@@ -36,6 +37,7 @@ from ..journal.disk import NO_RESOURCES
 from ..journal.file_journal import Journal
 from ..metrics import Family
 from ..model import Delivery, DeliveryOptions, Draft, Properties, QueueSettings
+from .audit_file import FileAudit
 from .commits import CommitNotifier, MemorySession
 from .core import BrokerCore
 from .event_log import LocalEvents
@@ -104,6 +106,7 @@ class LocalBroker:
         self.relaxed = relaxed
         self.storage = _storage(journal, core.engine.id_prefix, is_durable=not relaxed)
         self.damage = core.damage
+        self.audit: AuditStore = MemoryAudit() if journal is None else FileAudit(journal.path)
         self.unreadable = core.unreadable
         self.now_ms = core.now_ms
         self.sync = core.sync

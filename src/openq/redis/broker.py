@@ -27,6 +27,7 @@ from ..broker.interface import Listener, LoopSession, Storage
 from ..clock import Clock
 from ..metrics import Family
 from .admin import MessageAdmin
+from .audit import RedisAudit
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
 from .event_log import EventLog
@@ -96,6 +97,7 @@ class RedisBroker:
         self.exchanges = ExchangeAdmin(store, publisher)
         self.kv = RedisKeyValues(store, waiters)
         self.events = RedisEvents(store, waiters)
+        self.audit = RedisAudit(store)
         servers = self.cluster = ServerDirectory(store)
         self.statistics = RedisStatistics(store, queues.stats, waiters.count)
 

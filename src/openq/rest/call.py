@@ -31,6 +31,7 @@ class RestCall:
     __slots__ = (
         "account",
         "args",
+        "audit_detail",
         "body",
         "broker",
         "context",
@@ -55,6 +56,7 @@ class RestCall:
         self.sent: Format  # of the request's body
         self.format: Format  # of the answer
         self.body: Any = None
+        self.audit_detail: dict[str, Any] | None = None  # of the record of this call, if it is audited
         self.query: Any = None
 
     # -- names

@@ -15,10 +15,12 @@ from ..auth.failed_logins import NO_CREDENTIALS, UNKNOWN_SCHEME, UNKNOWN_TOKEN
 from ..auth.guard import Principal
 from ..documents.formats import explain
 from ..names import DEFAULT_ACCOUNT
+from ..server.audit import shown_detail
 from ..server.context import ServerContext
 from ..server.http_request import HttpRequest
 
 # Importing the modules of the handlers registers their routes.
+from . import audit as audit
 from . import dead_letters as dead_letters
 from . import events as events
 from . import exchanges as exchanges
@@ -155,6 +157,8 @@ class RestHandler:
         call = RestCall(self.context, request, route, account or principal.account, args)
         call.principal = principal
         request.user = principal.user
+        if route.is_audited or route.permission == "admin":
+            call.audit_detail = self._audit(call)
         # Before the queue is looked up: the reply must not reveal whether it exists.
         if route.scope == "queue":
             call.require(route.permission, args[0])
@@ -163,6 +167,21 @@ class RestHandler:
         ):
             raise Problem("forbidden", f"{principal.user} may not {route.permission} this server")
         self._run_handler(call)
+
+    def _audit(self, call: RestCall) -> dict[str, Any]:
+        """Of requests that only read, refusals are recorded."""
+        route = call.route
+        detail = self.context.audit.watch(
+            call.request,
+            "rest",
+            route.handler.__name__,
+            "/".join(call.args),
+            call.principal.user,
+            only_refused=not route.is_audited,
+        )
+        if call.account != DEFAULT_ACCOUNT:
+            detail["account"] = call.account
+        return detail
 
     def _run_handler(self, call: RestCall) -> None:
         request, route = call.request, call.route
@@ -175,6 +194,8 @@ class RestHandler:
                     call.require(route.permission, call.query.queue)
             if route.request is not None and not route.reads_itself:
                 call.body = call.sent.decode(request.body or _EMPTY[call.sent.is_json], route.request)
+            if call.audit_detail is not None and call.body is not None:
+                call.audit_detail.update(shown_detail(msgspec.to_builtins(call.body, str_keys=True)))
             route.handler(call)
         except Exception as error:
             call.fail(error)

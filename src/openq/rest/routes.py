@@ -68,6 +68,15 @@ class Route:
     takes: tuple[str, ...] = ()  # media types of the request, likewise
 
     @property
+    def is_audited(self) -> bool:
+        """Whether the audit log records its requests: all that administrate."""
+        if self.method == "GET":
+            return False
+        return self.permission in ("manage", "admin") or self.path.startswith(
+            ("schedules/", "pipeline/cursors/")
+        )
+
+    @property
     def tag(self) -> str:
         """The module of the handler groups the routes in /openapi.json."""
         return self.handler.__module__.rpartition(".")[2]

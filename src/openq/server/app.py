@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, NamedTuple, TextIO
 
+from .._version import __version__
 from ..amqp.definitions_import import apply_at_start
 from ..amqp.management.api import ManagementApi
 from ..amqp.server import AmqpServer
@@ -23,11 +24,13 @@ from ..amqp.topology import Topology
 from ..auth.documents import SharedDocument
 from ..auth.guard import Guard, first_key, write_secret_file
 from ..auth.store import UserStore
+from ..broker.audit import AuditLimits
 from ..broker.interface import Broker
 from ..broker.schedules import Schedule
 from ..config import DEFAULT_AMQP_PORT, KEYS, Config, flag_of
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
+from ..logs import emit
 from ..names import split_name, split_namespace
 from ..rest.handler import RestHandler
 from ..settings import merge_settings
@@ -35,6 +38,7 @@ from ..sqs.handler import SqsHandler
 from ..webhooks.declaring import declare_webhook
 from ..webhooks.service import WebhookService
 from .announcement import Announcer
+from .audit import shown_detail
 from .context import ServerContext, StreamView
 from .health import HealthHandler
 from .http_request import HttpRequest
@@ -206,6 +210,7 @@ class Server:
             if url
         }
         self.broker.announce_url(self.url)
+        self._start_audit()
         self._refresh()
         self._sweep()
         self.webhooks.start()
@@ -213,6 +218,12 @@ class Server:
         self._loop_watch.start()
         self.context.event_log.start(config.log_events, config.log_events_sample)
         self.context.process.start(self.loop)
+
+    def _start_audit(self) -> None:
+        config, audit = self.config, self.context.audit
+        audit.store.limits = AuditLimits(config.audit_bytes, int(config.audit_age_s * 1000))
+        self.guard.refused.observer = audit.login_refused
+        audit.record("server", "start", self.url, detail={"version": __version__, "pid": os.getpid()})
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """The address as a client on this machine reaches it."""
@@ -270,6 +281,8 @@ class Server:
             if settings != stored:
                 self.broker.declare(name, settings, change=stored is not None)
                 log.info("queue %r: %s as configured", name, "created" if stored is None else "changed")
+                action = "create_queue" if stored is None else "change_queue"
+                self.context.audit.record("config", action, name, detail=shown_detail(named))
         for name, fields in self.config.schedules.items():
             self.broker.schedules.put(Schedule(name, **fields))
         for name, fields in self.config.webhooks.items():
@@ -412,6 +425,11 @@ class Server:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""
         self.context.event_log.stop()
         self.guard.refused.flush(is_end=True)
+        audit = self.context.audit
+        audit.record("server", "stop", self.url)
+        audit.stop()
+        number, digest = audit.head()
+        emit(log, logging.INFO, "audit_head", number=number, hash=digest)
         self.topology.peers.leave()
         with suppress(OpenQError):
             self.webhooks.leave()

@@ -19,6 +19,7 @@ from ..config import Config
 from ..errors import OpenQError
 from ..metrics import Family
 from .admission import Admission
+from .audit import AuditLog
 from .buffers import BufferLimit, buffer_bytes
 from .consumer_events import ConsumerEvents
 from .event_log import EventLog
@@ -131,6 +132,7 @@ class ServerContext:
         self._streams: StreamView | None = None
         self.tickets = Tickets()
         self.event_log = EventLog(broker)
+        self.audit = AuditLog(broker.audit, broker.now_ms)
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
         self._event_hub: EventHub | None = None
         self.consumer_events = ConsumerEvents(self)

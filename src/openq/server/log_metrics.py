@@ -10,7 +10,26 @@ from .logs import log_writer
 def log_metrics(context: ServerContext) -> list[Family]:
     guard, writer = context.guard, log_writer()
     counts = sorted(guard.refused.counts.items())
+    audit = context.audit
     return [
+        Family(
+            "openq_audit_records_total",
+            "counter",
+            "Records that this server added to the audit log.",
+            [({}, audit.written)],
+        ),
+        Family(
+            "openq_audit_records_waiting",
+            "gauge",
+            "Records that wait because the audit log cannot be written now.",
+            [({}, audit.waiting)],
+        ),
+        Family(
+            "openq_audit_records_lost_total",
+            "counter",
+            "Records of the audit log that could not be written.",
+            [({}, audit.lost)],
+        ),
         Family(
             "openq_logins_refused_total",
             "counter",

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
+import msgspec
+
 from ..auth.errors import AuthenticationFailed, InvalidSignature, TooManyFailedLogins
 from ..auth.failed_logins import NO_CREDENTIALS
 from ..auth.guard import ANONYMOUS, Principal
 from ..auth.rules import ROLES, SQS_ACTIONS
 from ..errors import OpenQError
 from ..names import DEFAULT_ACCOUNT
+from ..server.audit import shown_detail
 from ..server.context import ServerContext
 from ..server.http_request import HttpRequest
 from ..server.traffic import ProtocolTraffic
@@ -111,6 +114,14 @@ class QueryFormat:
 
 def _wants_json(request: HttpRequest) -> bool:
     return b"application/json" in request.fields.get(b"accept", b"")
+
+
+AUDITED_ACTIONS = frozenset(
+    [
+        *("CreateQueue", "DeleteQueue", "SetQueueAttributes", "PurgeQueue", "TagQueue", "UntagQueue"),
+        *("AddPermission", "RemovePermission", "StartMessageMoveTask", "CancelMessageMoveTask"),
+    ]
+)
 
 
 class SqsHandler:
@@ -269,6 +280,8 @@ class SqsHandler:
     ) -> None:
         """`queue`: already found, and the caller's own."""
         call = SqsCall(self._context, self.resolver, request, principal, region)
+        if name in AUDITED_ACTIONS:
+            self._audit(call, name, wanted)
         if queue is not None:
             call.queue = queue
         else:
@@ -290,6 +303,16 @@ class SqsHandler:
                 request.later(wire.answer, request, name, reply)
 
         self._actions[name](call, wanted, answer)
+
+    def _audit(self, call: SqsCall, name: str, wanted: Any) -> None:
+        fields = msgspec.structs.asdict(wanted)
+        url = fields.pop("queue_url", None) or fields.get("queue_name") or fields.get("source_arn") or ""
+        target = str(url).rpartition("/")[2].rpartition(":")[2]
+        user = "" if call.principal.is_anonymous else call.principal.user
+        detail = self._context.audit.watch(call.http, "sqs", name, target, user)
+        detail.update(shown_detail(fields))
+        if call.namespace != DEFAULT_ACCOUNT:
+            detail["account"] = call.namespace
 
     def _authorize(self, call: SqsCall, name: str, wanted: Any) -> None:
         url: str | None = getattr(wanted, "queue_url", None)

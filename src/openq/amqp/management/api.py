@@ -7,10 +7,12 @@ thread: ten thousand queues must not delay messages.
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from urllib.parse import unquote
 
 from ...auth.failed_logins import NO_CREDENTIALS, NOT_GUEST, UNKNOWN_SCHEME
 from ...auth.guard import Principal, read_basic
+from ...server.audit import shown_detail
 from ...server.context import ServerContext
 from ...server.http_request import HttpRequest
 from ..access import GUEST
@@ -26,7 +28,7 @@ from . import queues as queues
 from . import users as users
 from . import vhosts as vhosts
 from .call import ManagementCall, ManagementError, Rates, not_found
-from .routes import PREFIX, ROUTES
+from .routes import PREFIX, ROUTES, ManagementRoute
 
 PROTOCOL = "management"  # in the log of logins and in the audit log
 
@@ -82,6 +84,25 @@ class ManagementApi:
         self.context.check(lambda: guard.basic(user, password, request.peer, PROTOCOL), authenticated)
         return None
 
+    def _audit(self, call: ManagementCall, route: ManagementRoute, path: str) -> None:
+        """Requests that change something; of those that only read, refusals that need an admin."""
+        is_change = route.method != "GET" and not route.path.endswith(("/publish", "/get"))
+        if not is_change and route.permission != "admin":
+            return
+        action = f"{route.method} {route.path}"
+        detail = self.context.audit.watch(
+            call.request,
+            PROTOCOL,
+            action,
+            "/".join(call.names),
+            call.principal.user,
+            only_refused=not is_change,
+        )
+        # Definitions of a whole server are not repeated here.
+        if is_change and not route.path.startswith(("definitions", "all-configuration")):
+            with suppress(ManagementError):
+                detail.update(shown_detail(call.body()))
+
     def _dispatch(self, call: ManagementCall, principal: Principal) -> None:
         call.principal = principal
         request = call.request
@@ -95,6 +116,7 @@ class ManagementApi:
                 raise ManagementError(405, "method_not_allowed", f"{method} is not allowed for {path[:200]}")
             raise not_found()
         route, call.names = found
+        self._audit(call, route, path)
         if route.permission == "admin":
             call.require_admin()
         elif route.permission == "monitor":

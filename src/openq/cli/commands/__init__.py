@@ -66,6 +66,7 @@ GROUPS = (
             ("key", "users", "create, list or revoke access keys (for SQS clients)"),
             ("token", "users", "create, list or revoke bearer tokens (for REST and this command)"),
             ("perm", "users", "grant, revoke or test permissions"),
+            ("audit", "audit", "list, export or verify the audit log: who changed what"),
         ),
     ),
     (
