@@ -42,7 +42,7 @@ def moment_ms(value: str | float, name: str) -> int:
         except (ValueError, OverflowError):
             raise InvalidSetting(f"{name} must look like 2023-04-03T10:30:00Z, not {value[:100]!r}") from None
         ms = (moment - _EPOCH) // _MILLISECOND
-    elif math.isfinite(value) and value <= _LAST_S:
+    elif -_LAST_S <= value <= _LAST_S:  # not NaN either
         ms = round(value * 1000)
     else:
         raise InvalidSetting(f"{name} must be in the years 1970 to 9999, not {value!r} seconds from 1970")

@@ -195,7 +195,7 @@ class RestHandler:
             if route.request is not None and not route.reads_itself:
                 call.body = call.sent.decode(request.body or _EMPTY[call.sent.is_json], route.request)
             if call.audit_detail is not None and call.body is not None:
-                call.audit_detail.update(shown_detail(msgspec.to_builtins(call.body, str_keys=True)))
+                call.audit_detail.update(shown_detail(call.body))
             route.handler(call)
         except Exception as error:
             call.fail(error)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from ..auth.failed_logins import RefusedLogin
 from ..broker.audit import FAILED, FIRST_HASH, OK, REFUSED, UNKNOWN, AuditEntry, AuditStore, AuditUnavailable
 from ..logs import emit
@@ -46,10 +48,10 @@ SHOWN_FIELDS = frozenset(
 NOT_SHOWN = "(not shown)"
 
 
-def shown_detail(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request as its record shows them."""
+def shown_detail(fields: Any) -> dict[str, Any]:
+    """The fields of a request (a mapping, or a msgspec struct) as its record shows them."""
     found: dict[str, Any] = {}
-    for name, value in list(fields.items())[:_MAX_ITEMS]:
+    for name, value in _items(fields)[:_MAX_ITEMS]:
         if value is None:
             continue
         if name == "url" and isinstance(value, str):
@@ -57,6 +59,15 @@ def shown_detail(fields: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[str(name)[:100]] = _plain(value) if name in SHOWN_FIELDS else NOT_SHOWN
     return found
+
+
+def _items(fields: Any) -> list[tuple[Any, Any]]:
+    if isinstance(fields, Mapping):
+        return list(fields.items())
+    if isinstance(fields, msgspec.Struct):
+        pairs = msgspec.structs.asdict(fields).items()
+        return [(name, value) for name, value in pairs if value is not msgspec.UNSET]
+    return []
 
 
 def _host(url: str) -> str:
@@ -69,8 +80,8 @@ def _host(url: str) -> str:
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, Mapping):
-        items = list(value.items())[:_MAX_ITEMS]
+    if isinstance(value, Mapping | msgspec.Struct):
+        items = _items(value)[:_MAX_ITEMS]
         return {str(name)[:100]: _plain(each) for name, each in items}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in list(value)[:_MAX_ITEMS]]

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
-import msgspec
-
 from ..auth.errors import AuthenticationFailed, InvalidSignature, TooManyFailedLogins
 from ..auth.failed_logins import NO_CREDENTIALS
 from ..auth.guard import ANONYMOUS, Principal
@@ -305,12 +303,13 @@ class SqsHandler:
         self._actions[name](call, wanted, answer)
 
     def _audit(self, call: SqsCall, name: str, wanted: Any) -> None:
-        fields = msgspec.structs.asdict(wanted)
-        url = fields.pop("queue_url", None) or fields.get("queue_name") or fields.get("source_arn") or ""
+        names = ("queue_url", "queue_name", "source_arn")
+        url = next((value for name in names if (value := getattr(wanted, name, None))), "")
         target = str(url).rpartition("/")[2].rpartition(":")[2]
         user = "" if call.principal.is_anonymous else call.principal.user
         detail = self._context.audit.watch(call.http, "sqs", name, target, user)
-        detail.update(shown_detail(fields))
+        detail.update(shown_detail(wanted))
+        detail.pop("queue_url", None)
         if call.namespace != DEFAULT_ACCOUNT:
             detail["account"] = call.namespace
 
