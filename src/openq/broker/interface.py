@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .kv import KeyValues
     from .scan_position import ScannedEntry, ScanPosition
     from .schedules import Schedules
+    from .series import SeriesPages
     from .staged_batches import Staging
     from .statistics import Statistics
     from .subscriptions import Subscriptions
@@ -492,3 +493,5 @@ class Broker(Queues, Messages, Durability, Protocol):
     def schedules(self) -> Schedules: ...
     @property
     def statistics(self) -> Statistics: ...
+    @property
+    def series_pages(self) -> SeriesPages: ...

@@ -51,6 +51,14 @@ def moment_ms(value: str | float, name: str) -> int:
     return ms
 
 
+def read_moment(text: str) -> str | float:
+    """A time in a query, for `moment_ms`: digits alone are epoch seconds."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def span_ms(seconds: float, name: str) -> int:
     """A duration in seconds."""
     if not math.isfinite(seconds) or not 0 <= seconds <= _LAST_S:

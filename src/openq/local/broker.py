@@ -49,6 +49,7 @@ from .inspector import Inspector
 from .key_values import LocalKeyValues
 from .message_admin import MessageAdmin
 from .schedules import LocalSchedules
+from .series_pages import FilePages, MemoryPages
 from .statistics import LocalStatistics
 from .subscriptions import LocalSubscriptions
 
@@ -120,6 +121,7 @@ class LocalBroker:
         self.importer = MessageImporter(core)
         self.history = history_source(journal)
         self.statistics = LocalStatistics(core)
+        self.series_pages = MemoryPages() if journal is None else FilePages(journal.path)
         core.engine.key_values.max_bytes = max_kv_bytes
         self.kv = LocalKeyValues(core)
         self.events = LocalEvents(core)
@@ -598,6 +600,7 @@ class LocalBroker:
         if self.housekeeper is not None:
             self.housekeeper.stop()
         self.damage.save(at_once=True)
+        self.series_pages.close()
         if self.journal is not None:
             self.journal.close()
 

@@ -41,6 +41,7 @@ from .net.url import parse
 from .publish import Publisher
 from .queues import QueueAdmin
 from .schedules import RedisSchedules, ScheduleCache
+from .series_pages import RedisPages
 from .servers import ServerDirectory
 from .staging import RedisStaging
 from .statistics import RedisStatistics
@@ -100,6 +101,7 @@ class RedisBroker:
         self.audit = RedisAudit(store)
         servers = self.cluster = ServerDirectory(store)
         self.statistics = RedisStatistics(store, queues.stats, waiters.count)
+        self.series_pages = RedisPages(store)
 
         self.store = store
         self.calls = store.calls

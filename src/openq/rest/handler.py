@@ -32,6 +32,7 @@ from . import publishing as publishing
 from . import queues as queues
 from . import receiving as receiving
 from . import schedules as schedules
+from . import series as series
 from . import server_info as server_info
 from . import staging as staging
 from . import stream as stream

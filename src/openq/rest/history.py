@@ -13,7 +13,7 @@ from ..broker.history import HistoryRange
 from ..broker.history import PastMessage as Past
 from ..broker.history_source import HistoryFiles, SegmentFile
 from ..documents.payloads import form_of, show_json, show_msgpack
-from ..documents.values import iso, iso_or_none, moment_ms
+from ..documents.values import iso, iso_or_none, moment_ms, read_moment
 from ..errors import HistoryUnavailable, NotOnThisStore
 from .call import RestCall
 from .formats import JSON
@@ -146,8 +146,8 @@ def list_past(call: RestCall) -> None:
     query, broker = call.query, call.broker
     queue = call.qualified(query.queue)
     span = HistoryRange(
-        since_ms=0 if query.since is None else moment_ms(_moment(query.since), "since"),
-        until_ms=None if query.until is None else moment_ms(_moment(query.until), "until"),
+        since_ms=0 if query.since is None else moment_ms(read_moment(query.since), "since"),
+        until_ms=None if query.until is None else moment_ms(read_moment(query.until), "until"),
         after_seq=query.after_seq,
         segment=query.segment,
         limit=query.limit,
@@ -162,14 +162,6 @@ def list_past(call: RestCall) -> None:
         )
 
     call.answer_with(work)
-
-
-def _moment(text: str) -> str | float:
-    """A time in a query: digits alone are epoch seconds."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _view(call: RestCall, queue: str, past: Past) -> PastMessageView:

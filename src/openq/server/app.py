@@ -218,6 +218,7 @@ class Server:
         self._loop_watch.start()
         self.context.event_log.start(config.log_events, config.log_events_sample)
         self.context.process.start(self.loop)
+        self.context.series.start()
 
     def _start_audit(self) -> None:
         config, audit = self.config, self.context.audit
@@ -423,6 +424,7 @@ class Server:
 
     def _close(self) -> int:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""
+        self.context.series.stop()
         self.context.event_log.stop()
         self.guard.refused.flush(is_end=True)
         audit = self.context.audit

@@ -26,6 +26,7 @@ from .event_log import EventLog
 from .http_request import HttpRequest
 from .listener import Listener
 from .process_metrics import ProcessFigures
+from .series_thread import SeriesThread
 from .stream_login import StreamLogin, Tickets
 from .tasks import TaskList
 from .traffic import Traffic
@@ -116,6 +117,7 @@ class ServerContext:
         self.admission = Admission(config.max_connections)
         self.process = ProcessFigures(None if config.memory or config.store is not None else config.data)
         self.traffic = Traffic(broker.statistics.measure())
+        self.series = SeriesThread(broker)
         self.now_ms = broker.now_ms
         self.tasks = TaskList(broker.now_ms)
         self.started_ms = broker.now_ms()

@@ -190,6 +190,7 @@ class HealthHandler:
         families += log_metrics(self._context)
         families += broker.statistics.families()
         families += context.process.families()
+        families += context.series.families()
         families += _reader_metrics(broker, all_accounts)
         families += self._worker_metrics(broker, all_accounts)
         if self._context.webhooks is not None:

@@ -43,6 +43,7 @@ GROUPS = (
         (
             ("worker", "worker", "run tasks; list, quiet or stop workers"),
             ("top", "worker", "show queues, rates, workers and running jobs, live"),
+            ("series", "worker", "show counts of a queue over time"),
         ),
     ),
     (

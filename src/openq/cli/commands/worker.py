@@ -1,4 +1,4 @@
-"""`openq worker` and `openq top`."""
+"""`openq worker`, `openq top` and `openq series`."""
 
 from __future__ import annotations
 
@@ -234,6 +234,37 @@ COMMANDS = {
             ),
             Option("--once", action="store_true", help="print one frame and exit"),
             Option("--json", action="store_true", help="frames as JSON, one object per line"),
+            *SERVER,
+        ),
+    ),
+    "series": Command(
+        run="series:series",
+        examples=(
+            ("openq series orders", "what happened in the last hour"),
+            ("openq series orders published acked ready --since 1d --step 15m", "some counts of a day"),
+            ("openq series '*' --since 30d", "all queues together, for administrators"),
+            ("openq series orders --json", "for programs"),
+        ),
+        details=(
+            "The server keeps seconds for an hour, minutes for a day and quarters of an hour for 30 days, of "
+            "all queues together and of the 38 busiest ones. Counts are sums over a step; `ready`, `delayed` "
+            "and `in_flight` are those at its end, `oldest_age` is the maximum, `wait` and `publish_to_ack` "
+            "are averages in seconds."
+        ),
+        options=(
+            Option("queue", metavar="QUEUE", help="name of the queue, or '*' for all queues together"),
+            Option("names", nargs="*", metavar="NAME", help="counts to show, such as published or ready"),
+            Option(
+                "--since",
+                metavar="TIME",
+                type=seconds,
+                default=3_600.0,
+                help="how far to look back (default 1h)",
+            ),
+            Option(
+                "--step", metavar="TIME", type=seconds, help="length of a step (default: about 100 steps)"
+            ),
+            JSON,
             *SERVER,
         ),
     ),
