@@ -92,7 +92,7 @@ class RunningServer:
     def unknown_paths(self) -> list[str]:
         """Files that are not what a data directory is made of, and not where it is."""
         known = re.compile(
-            r"d(/(LOCK|users\.json|users\.json\.lock|journal|snapshots|audit)"
+            r"d(/(LOCK|users\.json|users\.json\.lock|series\.dat|journal|snapshots|audit)"
             r"|/(journal|snapshots|audit)/[0-9a-z.-]+)?"
         )
         names = (str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
