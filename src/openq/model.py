@@ -69,14 +69,24 @@ class DeadLetterEvent(NamedTuple):
             raise InvalidSetting(f"the times of a death must be 1 to {(1 << 31) - 1}, not {times}")
         return cls(queue, reason, time_ms, count, kind, times=times or 1, first_ms=first_ms)
 
-    def details(self, time_text: Callable[[int], object]) -> dict[str, Any]:
-        """The fields beyond queue, reason, time and count, as `from_fields` reads them."""
+    def document(self, show_time: Callable[[int], object]) -> dict[str, Any]:
+        """The event as the library shows it, and as `from_fields` reads it."""
+        return {
+            "queue": self.queue,
+            "reason": self.reason,
+            "time": show_time(self.time_ms),
+            "receive_count": self.count,
+            **self.details(show_time),
+        }
+
+    def details(self, show_time: Callable[[int], object]) -> dict[str, Any]:
+        """The fields beyond queue, reason, time and count."""
         details: dict[str, Any] = {}
         if self.kind and self.kind != self.reason:
             details["kind"] = self.kind
         if self.times > 1:
             details["times"] = self.times
-            details["first_time"] = time_text(self.first_ms or self.time_ms)
+            details["first_time"] = show_time(self.first_ms or self.time_ms)
         return details
 
 

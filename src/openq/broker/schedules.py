@@ -323,6 +323,12 @@ def make_draft(schedule: Schedule, due_ms: int, by_content: bool = False) -> Dra
         SCHEDULE_ATTRIBUTE: split_name(schedule.name)[1],
         DUE_ATTRIBUTE: time_text(due_ms),
     }
+    return schedule_draft(schedule, attributes, f"{schedule.name}/{due_ms}" if by_content else None)
+
+
+def schedule_draft(
+    schedule: Schedule, attributes: Mapping[str, object] | None, dedup: str | None = None
+) -> Draft:
     return Draft(
         schedule.body,
         schedule.encoding,
@@ -330,7 +336,7 @@ def make_draft(schedule: Schedule, due_ms: int, by_content: bool = False) -> Dra
         priority=schedule.priority,
         group=schedule.group,
         type=schedule.type,
-        dedup=f"{schedule.name}/{due_ms}" if by_content else None,
+        dedup=dedup,
         unique=schedule.unique,
         ttl_ms=schedule.ttl_ms,
         attributes=attributes,

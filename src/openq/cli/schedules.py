@@ -12,6 +12,7 @@ from ..errors import InvalidSetting
 from .api import UsageError, connect, path_part
 from .arguments import attributes_of
 from .output import duration_text, print_fields, print_json, print_list, print_result
+from .remove import remove_each
 from .send import message_document
 from .terminal import OK
 
@@ -106,11 +107,7 @@ def show(options: Namespace) -> int:
 
 
 def rm(options: Namespace) -> int:
-    server = connect(options)
-    for name in options.names:
-        gone = server.delete(_path(name))
-        print_result(options, gone, f"schedule {name} removed")
-    return OK
+    return remove_each(options, "schedule", _path)
 
 
 def run(options: Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from .api import ApiClient, UsageError, connect, path_part
 from .arguments import parse_time
 from .output import duration_text, print_fields, print_json, print_list, print_result, shorten
+from .remove import remove_each
 from .tasks import watch_task
 from .terminal import FAILED, OK, say
 
@@ -108,11 +109,7 @@ def show(options: Namespace) -> int:
 
 
 def rm(options: Namespace) -> int:
-    server = connect(options)
-    for name in options.names:
-        gone = server.delete(_path(name))
-        print_result(options, gone, f"webhook {name} removed")
-    return OK
+    return remove_each(options, "webhook", _path)
 
 
 def enable(options: Namespace) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidSetting
+from ..journal.disk import DiskIo
 from ..model import (
     ENCODING_BYTES,
     ENCODING_JSON,
@@ -65,7 +66,7 @@ def write_backup(path: str, queue: Queue, entries: Sequence[Entry], in_flight: M
     except BaseException:
         os.unlink(temporary)
         raise
-    _sync_folder(folder)
+    DiskIo().fsync_dir(folder)  # the new name must survive a power cut like the new content
 
 
 def _target(path: str) -> str:
@@ -81,15 +82,6 @@ def _target(path: str) -> str:
         kind = "a directory" if stat.S_ISDIR(mode) else "not a plain file"
         raise InvalidSetting(f"{path} cannot be written: it is {kind}")
     return target
-
-
-def _sync_folder(folder: str) -> None:
-    """The new name must survive a power cut like the new content."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _line(queue: Queue, entry: Entry, in_flight: Mapping[int, int]) -> dict[str, Any]:
@@ -118,16 +110,7 @@ def _line(queue: Queue, entry: Entry, in_flight: Mapping[int, int]) -> dict[str,
     if options.trace is not None:
         line["traceback"] = options.trace
     if options.deaths:
-        line["deaths"] = [
-            {
-                "queue": death.queue,
-                "reason": death.reason,
-                "time": iso(from_ms(death.time_ms)),
-                "receive_count": death.count,
-                **death.details(lambda ms: iso(from_ms(ms))),
-            }
-            for death in options.deaths
-        ]
+        line["deaths"] = [death.document(lambda ms: iso(from_ms(ms))) for death in options.deaths]
     return line
 
 

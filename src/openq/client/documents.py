@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import errors
 from ..broker.interface import Filter, QueueStats
-from ..broker.schedules import Schedule
+from ..broker.schedules import Schedule, schedule_draft
 from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
 from ..model import (
@@ -103,16 +103,7 @@ def _past_fields(past: DeliveryOptions) -> Document:
     if past.trace is not None:
         out["traceback"] = past.trace
     if past.deaths:
-        out["deaths"] = [
-            {
-                "queue": death.queue,
-                "reason": death.reason,
-                "time": time_text(death.time_ms),
-                "receive_count": death.count,
-                **death.details(time_text),
-            }
-            for death in past.deaths
-        ]
+        out["deaths"] = [death.document(time_text) for death in past.deaths]
     return out
 
 
@@ -300,20 +291,8 @@ def binding_document(binding: Binding) -> Document:
 
 def schedule_document(schedule: Schedule) -> Document:
     """What a schedule declares; the server keeps its state."""
-    draft = Draft(
-        schedule.body,
-        schedule.encoding,
-        delay_ms=schedule.delay_ms,
-        priority=schedule.priority,
-        group=schedule.group,
-        type=schedule.type,
-        unique=schedule.unique,
-        ttl_ms=schedule.ttl_ms,
-        attributes=schedule.attributes or None,
-        publisher=schedule.publisher,
-    )
     return {
-        **message_document(draft),
+        **message_document(schedule_draft(schedule, schedule.attributes or None)),
         "queue": schedule.queue,
         "cron": schedule.cron,
         "every": None if schedule.every_ms is None else schedule.every_ms / 1000,

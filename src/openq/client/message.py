@@ -335,16 +335,7 @@ class _StoredMessage(Message):
         options = self._entry.options
         if options is None:
             return []
-        return [
-            {
-                "queue": death.queue,
-                "reason": death.reason,
-                "time": from_ms(death.time_ms),
-                "receive_count": death.count,
-                **death.details(from_ms),
-            }
-            for death in options.deaths
-        ]
+        return [death.document(from_ms) for death in options.deaths]
 
     def to_dict(self, view: str = "consumption") -> dict[str, Any]:
         out = super().to_dict(view)

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..auth.guard import Guard
@@ -29,6 +30,7 @@ from .process_metrics import ProcessFigures
 from .series_thread import SeriesThread
 from .stream_login import StreamLogin, Tickets
 from .tasks import TaskList
+from .threads import submit
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -219,19 +221,7 @@ class ServerContext:
             waiting.append(start)
 
     def _submit(self, threads: ThreadPoolExecutor, work: Callable[[], T], then: Then[T]) -> None:
-        def do() -> None:
-            result: T | None = None
-            failure: BaseException | None = None
-            try:
-                result = work()
-            except BaseException as error:
-                failure = error
-            try:
-                self.loop.call_soon_threadsafe(self.enter, then, result, failure)
-            except RuntimeError:
-                pass
-
-        threads.submit(do)
+        submit(threads, self.loop, work, partial(self.enter, then))
 
     def close(self) -> None:
         self.tasks.cancel_all()

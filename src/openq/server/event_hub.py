@@ -36,6 +36,7 @@ from ..errors import Closed
 from ..metrics import Family
 from .event_access import EventAccess
 from .http_stream import HttpStream
+from .threads import submit
 
 if TYPE_CHECKING:
     from .context import ServerContext
@@ -522,22 +523,8 @@ class EventHub:
         work: Callable[[], T],
         then: Callable[[T | None, BaseException | None], None],
     ) -> None:
-        loop = self._context.loop
-
-        def run() -> None:
-            result: T | None = None
-            failure: BaseException | None = None
-            try:
-                result = work()
-            except BaseException as error:
-                failure = error
-            try:
-                loop.call_soon_threadsafe(then, result, failure)
-            except RuntimeError:
-                pass  # the loop is closed
-
         if not self._is_closed:
-            threads.submit(run)
+            submit(threads, self._context.loop, work, then)
 
 
 def event_families(hub: EventHub | None) -> list[Family]:

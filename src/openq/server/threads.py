@@ -1,0 +1,33 @@
+"""Blocking work in a thread, with its outcome on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def submit(
+    threads: Executor,
+    loop: asyncio.AbstractEventLoop,
+    work: Callable[[], T],
+    then: Callable[[T | None, BaseException | None], object],
+) -> None:
+    """Run `work` in a thread, then call `then` on the loop with its result or its error."""
+
+    def run() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(then, result, failure)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    threads.submit(run)
