@@ -21,6 +21,7 @@ from pathlib import Path
 
 from openq.journal import writer
 from tests.crash.conftest import MEMORY
+from tests.crash.events import EventsLoop
 from tests.crash.every_call import count_calls, one_fault
 from tests.crash.faults import KINDS
 from tests.crash.host import Host
@@ -68,6 +69,7 @@ class Campaign:
             ("server-kill", self.server_kills()),
             ("server-power", self.server_power_cuts()),
             ("schedules", self.schedule_kills()),
+            ("events", self.event_kills()),
             ("webhooks", self.webhook_kills()),
             ("pipeline", self.pipeline_kills()),
             ("worker", self.worker_kills()),
@@ -129,6 +131,13 @@ class Campaign:
             loop = ScheduleLoop(self._fresh(self._disk) / "d", self._seed + n)
             complaint = loop.run(each)
             yield f"{each} kills, seed {self._seed + n}: {loop.runs} runs", complaint
+
+    def event_kills(self, each: int = 20) -> Iterator[Result]:
+        for n in range(KILLS // each):
+            loop = EventsLoop(self._fresh(self._disk) / "d", self._seed + n)
+            complaint = loop.run(each)
+            done = f"{loop.events} events, {loop.connections} connections of readers"
+            yield f"{each} kills, seed {self._seed + n}: {done}", complaint
 
     def webhook_kills(self, each: int = 10) -> Iterator[Result]:
         for n in range(KILLS // each):

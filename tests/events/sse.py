@@ -24,15 +24,19 @@ class EventStream:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         lines = [f"GET /api/v1/{path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Accept: text/event-stream"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
         self.file = self.socket.makefile("rb")
-        self.status = int(self.file.readline().split()[1])
         self.headers: dict[str, str] = {}
-        while line := self.file.readline().strip():
-            name, _, value = line.decode().partition(":")
-            self.headers[name.lower()] = value.strip()
         self.last_id = ""
         self.comments: list[str] = []
+        try:
+            self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
+            self.status = int(self.file.readline().split()[1])
+            while line := self.file.readline().strip():
+                name, _, value = line.decode().partition(":")
+                self.headers[name.lower()] = value.strip()
+        except BaseException:
+            self.close()
+            raise
 
     def block(self) -> Block | None:
         """The next event; None at the end of the stream. Blocks without data only move `last_id`."""
