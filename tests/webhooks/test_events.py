@@ -200,3 +200,19 @@ def test_a_webhook_for_events_begins_at_the_time_of_its_declaration(
     until(lambda: endpoint.seen)
 
     assert sizes(endpoint) == [50]
+
+
+def test_a_webhook_that_starts_and_stops_is_a_consumer_that_joins_and_leaves(
+    client: Client, name: str, endpoint: Endpoint
+) -> None:
+    client.queue(f"{name}-hooked")
+    events = {"queues": [f"{name}-hooked"], "events": ["consumer_joined", "consumer_left"]}
+    declare_events(client, name, endpoint.url, events=events)
+    client.put(f"/webhooks/{name}-2", {"url": endpoint.url, "queue": f"{name}-hooked"})
+    until(lambda: len(endpoint.seen) == 1)
+    client.delete(f"/webhooks/{name}-2")
+    until(lambda: len(endpoint.seen) == 2)
+
+    found = documents(endpoint)
+    assert [each["event"] for each in found] == ["consumer_joined", "consumer_left"]
+    assert {each["detail"]["consumer"] for each in found} == {f"webhook:{name}-2"}

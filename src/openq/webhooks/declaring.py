@@ -35,14 +35,13 @@ def declare_webhook(service: WebhookService, name: str, fields: Mapping[str, Any
     wanted = check(Webhook(name=name, **given), service.rules)
     if wanted.queue is not None:
         service.context.broker.get_queue(wanted.queue)  # raises QueueNotFound
-    elif service.events is None:
-        raise InvalidSetting("this store has no events; a webhook can send the messages of a queue")
     if service.store.find(name) is None and len(service.store.list()) >= MAX_WEBHOOKS:
         raise InvalidSetting(f"there are {MAX_WEBHOOKS} webhooks: delete one first")
     now_ms = service.context.now_ms()
     made = new_secret() if secret is None else None
     is_new = False
-    first = service.first_position() if wanted.events is not None else None
+    # A new webhook for events begins now.
+    first = service.context.broker.events.end() if wanted.events is not None else None
 
     def change(known: Webhook | None) -> Webhook:
         nonlocal is_new

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from ..broker.events import Event, EventFilter, EventPage, Events
+from ..broker.events import Event, EventFilter, EventPage
 from ..documents.events import event_document
 from ..documents.values import iso
 from ..errors import Closed, InvalidSetting, OpenQError
@@ -51,7 +51,6 @@ class EventSender:
     def __init__(
         self,
         context: ServerContext,
-        events: Events,
         webhook: Webhook,
         client: EndpointClient,
         report: Callable[[Attempt], None],
@@ -64,7 +63,7 @@ class EventSender:
         self.running = 0
         self.trouble: str | None = None
         self.is_lost = False  # another server advances the position
-        self._events = events
+        self._events = context.broker.events
         self._account = split_name(webhook.name)[0]
         selected = webhook.events
         self._filter = EventFilter(

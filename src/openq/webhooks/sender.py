@@ -87,9 +87,8 @@ class MessageSender:
         self._builder = RequestBuilder(webhook)
         self._bucket = None if webhook.rate is None else TokenBucket(parse_rate(webhook.rate))
         self._settlements = Settlements(context.broker, webhook.queue, context.traffic.webhooks)
-        self._waiter = Waiter(
-            1, NO_DEADLINE, f"webhook:{split_name(webhook.name)[1]}", webhook.types or None, self._on_served
-        )
+        self._label = f"webhook:{split_name(webhook.name)[1]}"
+        self._waiter = Waiter(1, NO_DEADLINE, self._label, webhook.types or None, self._on_served)
         self._is_waiting = False  # the waiter is in the queue
         self._is_loading = False  # taken messages are not durable yet
         self._is_stopping = False
@@ -100,6 +99,7 @@ class MessageSender:
     # -- turns ----------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self.context.consumer_events.joined(self._queue, self._label, "webhook")
         self.wake()
 
     def stop(self, then: Callable[[], None]) -> None:
@@ -139,6 +139,7 @@ class MessageSender:
                 if self._timer is not None:
                     self._timer.cancel()
                 self._client.close()
+                self.context.consumer_events.left(self._queue, self._label, "webhook")
                 then()
 
     def _wake_in(self, seconds: float) -> None:

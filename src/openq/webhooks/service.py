@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ..broker.events import Events
 from ..errors import Closed, OpenQError
 from ..metrics import Family
 from ..names import DEFAULT_ACCOUNT, split_name
@@ -227,10 +226,9 @@ class WebhookService:
         client = self.client(webhook)
         if webhook.events is None:
             entry.sender = MessageSender(self.context, webhook, client, report, disable)
-        elif self.events is not None:
-            entry.sender = EventSender(self.context, self.events, webhook, client, report, disable)
-        if entry.sender is not None:
-            entry.sender.start()
+        else:
+            entry.sender = EventSender(self.context, webhook, client, report, disable)
+        entry.sender.start()
 
     def _stop_sender(self, entry: _Entry) -> None:
         """Its running requests are answered first: two senders at once would exceed the concurrency."""
@@ -278,17 +276,6 @@ class WebhookService:
 
     def client(self, webhook: Webhook) -> EndpointClient:
         return EndpointClient(self.context.loop, read_url(webhook.url), self.rules, self.resolve)
-
-    # -- events ---------------------------------------------------------------------------------
-
-    @property
-    def events(self) -> Events | None:
-        found: Events | None = getattr(self.context.broker, "events", None)
-        return found
-
-    def first_position(self) -> str | None:
-        """Where a new webhook for events begins: now. In a thread."""
-        return None if self.events is None else self.events.end()
 
     # -- what happens ---------------------------------------------------------------------------
 
