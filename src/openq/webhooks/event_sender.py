@@ -32,7 +32,7 @@ from .delivery_log import DELIVERED, GONE, PAUSED, Attempt
 from .formats import Item, RequestBuilder
 from .http_client import EndpointClient, Response
 from .model import Webhook
-from .outcomes import Outcome, judge
+from .outcomes import Outcome, SentRequest, judge
 from .positions import StoredPosition
 from .sender import TokenBucket
 
@@ -259,30 +259,13 @@ class EventSender:
             return
         self.running = 1
         self._attempts += 1
-        answered = partial(self._answered, items, request.id, now_ms, now_s)
+        answered = partial(self._answered, items, SentRequest(request.id, now_ms, now_s))
         self._client.post(request.head, request.body, self.webhook.timeout_ms / 1000, answered)
 
-    def _answered(
-        self,
-        items: list[Item],
-        request_id: str,
-        sent_ms: int,
-        started_s: float,
-        response: Response | None,
-        error: str,
-    ) -> None:
+    def _answered(self, items: list[Item], sent: SentRequest, response: Response | None, error: str) -> None:
         self.running = 0
         outcome = judge(response, error, time.time())
-        attempt = Attempt(
-            id=request_id,
-            time_ms=sent_ms,
-            outcome=outcome.kind,
-            status=outcome.status,
-            duration_ms=round((self.context.loop.time() - started_s) * 1000),
-            attempt=self._attempts,
-            messages=len(items),
-            detail=outcome.detail,
-        )
+        attempt = sent.attempt(outcome, self.context.loop.time(), self._attempts, messages=len(items))
         self._conclude(items, outcome)
         self._report(attempt)
         self._turn()

@@ -1,11 +1,11 @@
-"""What the response to a request means. Pure."""
+"""What the response to a request means, and the attempt that the log keeps of it. Pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from ..http_text import excerpt, retry_after_s
-from .delivery_log import DELIVERED, FAILED, GONE, PAUSED
+from .delivery_log import DELIVERED, FAILED, GONE, PAUSED, Attempt
 from .http_client import Response
 
 
@@ -21,6 +21,26 @@ class Outcome(NamedTuple):
         if self.status is None:
             return self.detail
         return f"HTTP {self.status}: {self.detail}" if self.detail else f"HTTP {self.status}"
+
+
+class SentRequest(NamedTuple):
+    """A request that runs."""
+
+    id: str
+    time_ms: int
+    started_s: float  # on the clock of the loop
+
+    def attempt(self, outcome: Outcome, now_s: float, number: int = 1, messages: int = 1) -> Attempt:
+        return Attempt(
+            id=self.id,
+            time_ms=self.time_ms,
+            outcome=outcome.kind,
+            status=outcome.status,
+            duration_ms=round((now_s - self.started_s) * 1000),
+            attempt=number,
+            messages=messages,
+            detail=outcome.detail,
+        )
 
 
 def judge(response: Response | None, error: str, now_s: float) -> Outcome:

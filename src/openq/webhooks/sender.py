@@ -34,7 +34,7 @@ from .delivery_log import DELIVERED, GONE, PAUSED, Attempt
 from .formats import RequestBuilder, item_of
 from .http_client import EndpointClient, Response
 from .model import Webhook
-from .outcomes import Outcome, judge
+from .outcomes import Outcome, SentRequest, judge
 from .settling import Settlements
 
 RETRY_S = 0.5  # after an error of the store, or while the queue does not exist
@@ -275,32 +275,18 @@ class MessageSender:
             return
         self.context.traffic.webhooks.delivered += len(deliveries)
         self.running += 1
-        answered = partial(self._answered, deliveries, request.id, now_ms, self.context.loop.time())
+        sent = SentRequest(request.id, now_ms, self.context.loop.time())
+        answered = partial(self._answered, deliveries, sent)
         self._client.post(request.head, request.body, self.webhook.timeout_ms / 1000, answered)
 
     def _answered(
-        self,
-        deliveries: list[Delivery],
-        request_id: str,
-        sent_ms: int,
-        started_s: float,
-        response: Response | None,
-        error: str,
+        self, deliveries: list[Delivery], sent: SentRequest, response: Response | None, error: str
     ) -> None:
         self.running -= 1
         outcome = judge(response, error, time.time())
         self._conclude(deliveries, outcome)
         self._report(
-            Attempt(
-                id=request_id,
-                time_ms=sent_ms,
-                outcome=outcome.kind,
-                status=outcome.status,
-                duration_ms=round((self.context.loop.time() - started_s) * 1000),
-                attempt=deliveries[0].count,
-                messages=len(deliveries),
-                detail=outcome.detail,
-            )
+            sent.attempt(outcome, self.context.loop.time(), deliveries[0].count, messages=len(deliveries))
         )
         self.wake()
 

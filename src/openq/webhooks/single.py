@@ -21,7 +21,7 @@ from .delivery_log import DELIVERED, Attempt
 from .formats import Item, Request, RequestBuilder
 from .http_client import EndpointClient, Response
 from .model import Webhook
-from .outcomes import Outcome, judge
+from .outcomes import Outcome, SentRequest, judge
 from .sender import TokenBucket
 from .service import WebhookService
 
@@ -65,21 +65,11 @@ def send_sample(service: WebhookService, webhook: Webhook, then: Callable[[Attem
     now_ms = service.context.now_ms()
     request = RequestBuilder(webhook).build([sample_item(webhook, now_ms)], now_ms)
     client = service.client(webhook)
-    started_s = service.context.loop.time()
+    sent = SentRequest(request.id, now_ms, service.context.loop.time())
 
     def answered(response: Response | None, error: str) -> None:
         client.close()
-        outcome = judge(response, error, time.time())
-        then(
-            Attempt(
-                id=request.id,
-                time_ms=now_ms,
-                outcome=outcome.kind,
-                status=outcome.status,
-                duration_ms=round((service.context.loop.time() - started_s) * 1000),
-                detail=outcome.detail,
-            )
-        )
+        then(sent.attempt(judge(response, error, time.time()), service.context.loop.time()))
 
     client.post(request.head, request.body, webhook.timeout_ms / 1000, answered)
 
