@@ -50,6 +50,7 @@ def test_the_standard_exchanges_are_there_from_the_start() -> None:
         ("amq.topic", "topic"),
         ("amq.headers", "headers"),
         ("amq.match", "headers"),
+        ("openq.events", "topic"),
     ]
     assert all(x.durable for x in router.exchanges())
 
@@ -62,7 +63,7 @@ def test_declaring_the_same_again_changes_nothing() -> None:
     assert not router.declare(Exchange("amq.direct", "direct"))
     assert not router.declare(Exchange("", "direct"))
 
-    assert len(router.exchanges()) == 7
+    assert len(router.exchanges()) == 8
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._version import __version__
 from ..auth.store import UserStore
-from ..engine.routing import Binding, Exchange, is_default
+from ..engine.routing import Binding, Exchange, is_default, is_events_exchange
 from ..errors import QueueNotFound
 from ..names import split_name
 from .arguments import account_of, declaration_of, plain_value, vhost_of
@@ -43,7 +43,9 @@ def export(topology: Topology, store: UserStore | None, vhost: str | None = None
     exchanges = [
         in_vhost(each.name, exchange_fields(each))
         for each in topology.exchanges(vhost)
-        if not is_default(each.name) and not split_name(each.name)[1].startswith("amq.")
+        if not is_default(each.name)
+        and not is_events_exchange(each.name)
+        and not split_name(each.name)[1].startswith("amq.")
     ]
     bindings = [
         in_vhost(each.source, binding_fields(each))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine.routing import Exchange, Kind
+from ..engine.routing import EVENTS_EXCHANGE, Exchange, Kind
 from ..names import split_name
 from .arguments import as_text, type_of
 from .errors import PRECONDITION_FAILED, AmqpError
@@ -23,7 +23,7 @@ PREDECLARED_NAMES: tuple[tuple[str, Kind], ...] = (
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
 )
-_PREDECLARED = frozenset(("", *(name for name, _ in PREDECLARED_NAMES)))
+_PREDECLARED = frozenset(("", EVENTS_EXCHANGE, *(name for name, _ in PREDECLARED_NAMES)))
 _MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 

@@ -14,7 +14,15 @@ from dataclasses import replace
 from typing import NoReturn, ParamSpec, TypeVar, cast
 
 from ..broker.interface import KnownQueue
-from ..engine.routing import PREDECLARED, Binding, Exchange, Kind, is_default
+from ..engine.routing import (
+    EVENTS_EXCHANGE,
+    PREDECLARED,
+    Binding,
+    Exchange,
+    Kind,
+    is_default,
+    is_events_exchange,
+)
 from ..errors import ExchangeNotFound, OpenQError, QueueExists, QueueNotFound
 from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
 from ..server.context import ServerContext
@@ -49,6 +57,7 @@ from .exchanges import (
     PREDECLARED_NAMES,
     arguments_of,
     check_match,
+    is_built_in,
     kind_of,
 )
 from .peers import PeerServers
@@ -164,7 +173,8 @@ class Topology:
         for queue_key in self.queues(vhost):
             self.delete_by_key(queue_key)
         for exchange in self.exchanges(vhost):
-            if split_name(exchange.name)[1] and self.has_exchange(exchange.name):
+            is_fixed = is_default(exchange.name) or is_events_exchange(exchange.name)
+            if not is_fixed and self.has_exchange(exchange.name):
                 _with_amqp_errors(self.broker.exchanges.delete_exchange, exchange.name)
         for policy in self.policies.all(vhost):
             self.policies.clear(vhost, policy.name)
@@ -379,7 +389,13 @@ class Topology:
 
     def exchanges(self, vhost: str | None = None) -> list[Exchange]:
         found = self.broker.exchanges.list_exchanges()
-        return found if vhost is None else [each for each in found if _is_in_vhost(each.name, vhost)]
+        if vhost is None:
+            return found
+        own = [each for each in found if _is_in_vhost(each.name, vhost)]
+        events_key = qualified_name(account_of(vhost), EVENTS_EXCHANGE)
+        if all(each.name != events_key for each in own):
+            own.append(self._exchange(events_key))  # every vhost has it, declared or not
+        return own
 
     def is_delayed(self, exchange_key: str) -> bool:
         """Whether messages are delayed by their header `x-delay`."""
@@ -473,7 +489,7 @@ class Topology:
         name = strip_line_ends(name)
         if not name:
             _refuse_default()
-        if name.startswith("amq."):
+        if name.startswith("amq.") or is_built_in(name):
             raise AmqpError(
                 ACCESS_REFUSED, f"deletion of system {describe('exchange', name, vhost)} not allowed"
             )
@@ -551,7 +567,9 @@ class Topology:
     def _bind(self, source: Exchange, binding: Binding) -> bool:
         if source.kind == "headers" and "x-match" in binding.arguments:
             check_match(binding.arguments["x-match"])
-        return _with_amqp_errors(self.broker.exchanges.bind, binding)
+        new = _with_amqp_errors(self.broker.exchanges.bind, binding)
+        _with_amqp_errors(self.context.event_bridge.bound, binding, new)
+        return new
 
     # -- policies
 

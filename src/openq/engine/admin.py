@@ -19,7 +19,7 @@ from .queue import QueueState
 from .ready import FifoOrder, StandardOrder
 from .ready_list import PackedPage
 from .records import EDIT, EXCHANGE, MOVED, PURGE, REDRIVEN, REMOVE, REMOVED_CANCELLED, RESCHEDULE
-from .routing import Binding, Exchange, Removed
+from .routing import Binding, Exchange, Removed, is_events_exchange
 from .rules import MAX_TIME_MS
 from .why import MAX_AHEAD, QueuePosition, Why, why_paused, why_unavailable, why_waiting
 
@@ -345,6 +345,8 @@ _FIELDS = {
 def apply_exchange(engine: Engine, change: Mapping[str, Any]) -> None:
     router = engine.router
     op = change["op"]
+    if is_events_exchange(change.get("name", "")):
+        return  # an earlier version did not reserve this name
     if op == "delete":
         if change["name"] in router:
             router.delete(change["name"])

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from ..errors import ExchangeInUse, ExchangeNotFound, InvalidSetting
 from ..model import Properties
-from ..names import DEFAULT_ACCOUNT, qualified_name
+from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
 
 Kind = Literal["direct", "fanout", "topic", "headers"]
 
 MAX_DEPTH = 32
+EVENTS_EXCHANGE = "openq.events"  # every account has one; servers publish events through it
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class ExchangeRouter:
     def delete(self, name: str, if_unused: bool = False) -> Removed:
         """Remove an exchange with all bindings from it and to it."""
         exchange = self.get(name)
-        if exchange in PREDECLARED or is_default(name):
+        if exchange in PREDECLARED or is_default(name) or is_events_exchange(name):
             raise InvalidSetting(f"exchange {name!r} is always there and cannot be deleted")
         if if_unused and self._tables[name].bindings:
             raise ExchangeInUse(name)
@@ -118,7 +119,7 @@ class ExchangeRouter:
         Returns the old one.
         """
         before = self.get(exchange.name)
-        if before in PREDECLARED or is_default(exchange.name):
+        if before in PREDECLARED or is_default(exchange.name) or is_events_exchange(exchange.name):
             raise InvalidSetting(f"exchange {exchange.name!r} is always there and does not change")
         if exchange.kind != before.kind:
             raise InvalidSetting(_difference(before, exchange))
@@ -133,10 +134,14 @@ class ExchangeRouter:
             return table.exchange
         if is_default(name):
             return Exchange(name, "direct")
+        if is_events_exchange(name):
+            return Exchange(name, "topic", internal=True)
         raise ExchangeNotFound(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tables or (isinstance(name, str) and is_default(name))
+        return name in self._tables or (
+            isinstance(name, str) and (is_default(name) or is_events_exchange(name))
+        )
 
     def exchanges(self) -> list[Exchange]:
         return [table.exchange for table in self._tables.values()]
@@ -150,6 +155,8 @@ class ExchangeRouter:
             raise InvalidSetting("the default exchange reaches every queue by name and takes no bindings")
         if binding in self._numbers:
             return False
+        if source.name not in self._tables:  # the exchange for events of another account
+            self._tables[source.name] = _TABLES[source.kind](source)
         self._tables[source.name].add(self._next, binding)
         self._arrivals.setdefault((binding.to_exchange, binding.destination), {})[self._next] = binding
         self._numbers[binding] = self._next
@@ -197,7 +204,7 @@ class ExchangeRouter:
             return [*self._known[exchange][key]]
         except KeyError:
             pass
-        if exchange not in self._tables:
+        if exchange not in self:
             raise ExchangeNotFound(exchange)
         return self._walk(exchange, key, headers)
 
@@ -214,6 +221,12 @@ class ExchangeRouter:
             return names
         return names if key in self._known.get(exchange, ()) else None
 
+    def event_sources(self) -> list[str]:
+        """The exchanges for events that have bindings."""
+        return [
+            name for name, table in list(self._tables.items()) if table.bindings and is_events_exchange(name)
+        ]
+
     def dump(self) -> dict[str, Any]:
         """Everything except the predeclared exchanges, as values that JSON can hold."""
         return {
@@ -222,7 +235,8 @@ class ExchangeRouter:
                 | {name: getattr(x, name) for name in _SETTINGS}
                 | {"arguments": _pack_map(x.arguments)}
                 for x in self.exchanges()
-                if x not in PREDECLARED
+                # Bindings from the exchange for events are read by versions that do not know it, too.
+                if x not in PREDECLARED or (x.name == EVENTS_EXCHANGE and self.bindings(x.name))
             ],
             "bindings": [
                 {
@@ -242,7 +256,8 @@ class ExchangeRouter:
         bindings = [Binding(**b | {"arguments": _unpack_map(b["arguments"])}) for b in state["bindings"]]
         self._reset()
         for exchange in exchanges:
-            self.declare(exchange)
+            if not is_events_exchange(exchange.name):
+                self.declare(exchange)
         for binding in bindings:
             self.bind(binding)
 
@@ -313,7 +328,10 @@ class ExchangeRouter:
             table = self._tables.get(binding.source)
             if table is not None:
                 table.remove(number, binding)
-                if table.exchange.auto_delete and not table.bindings:
+                if not table.bindings and is_events_exchange(binding.source):
+                    if table.exchange not in PREDECLARED:
+                        del self._tables[binding.source]
+                elif table.exchange.auto_delete and not table.bindings:
                     loose += self._take(binding.source, removed)
         self._forget_routes()
 
@@ -323,6 +341,13 @@ def is_default(exchange: str) -> bool:
     return not exchange or (
         exchange[0] == "@" and len(exchange) > 2 and exchange.find("/") == len(exchange) - 1
     )
+
+
+def is_events_exchange(exchange: str) -> bool:
+    """Whether it is an account's exchange for events."""
+    if exchange == EVENTS_EXCHANGE:
+        return True
+    return exchange[:1] == "@" and split_name(exchange)[1] == EVENTS_EXCHANGE
 
 
 def _queue_by_name(default_exchange: str, key: str) -> str:
@@ -595,4 +620,5 @@ PREDECLARED = (
     Exchange("amq.topic", "topic"),
     Exchange("amq.headers", "headers"),
     Exchange("amq.match", "headers"),
+    Exchange(EVENTS_EXCHANGE, "topic", internal=True),
 )
