@@ -207,7 +207,9 @@ def _binding(call: RestCall) -> Binding:
     status=(200, 201),
 )
 def bind(call: RestCall) -> None:
-    new = call.broker.exchanges.bind(_binding(call))
+    binding = _binding(call)
+    new = call.broker.exchanges.bind(binding)
+    call.context.event_bridge.bound(binding, new)
     call.after_commit(Changed(changed=new), 201 if new else 200)
 
 

@@ -214,6 +214,7 @@ class Server:
         self._refresh()
         self._sweep()
         self.webhooks.start()
+        self.context.event_bridge.start()
         self._reclaimer.start(self.loop)
         self._loop_watch.start()
         self.context.event_log.start(config.log_events, config.log_events_sample)
@@ -381,6 +382,7 @@ class Server:
         self.listener.drain()
         self.amqp.drain()
         self.webhooks.stop()
+        self.context.event_bridge.stop()
         if self.context.has_streams:
             self.context.streams.drain()
         end = self.loop.time() + self.config.drain_timeout_s
@@ -426,6 +428,7 @@ class Server:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""
         self.context.series.stop()
         self.context.event_log.stop()
+        self.context.event_bridge.join()
         self.guard.refused.flush(is_end=True)
         audit = self.context.audit
         audit.record("server", "stop", self.url)

@@ -23,6 +23,7 @@ from .admission import Admission
 from .audit import AuditLog
 from .buffers import BufferLimit, buffer_bytes
 from .consumer_events import ConsumerEvents
+from .event_bridge import EventBridge
 from .event_log import EventLog
 from .http_request import HttpRequest
 from .listener import Listener
@@ -140,6 +141,7 @@ class ServerContext:
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
         self._event_hub: EventHub | None = None
         self.consumer_events = ConsumerEvents(self)
+        self.event_bridge = EventBridge(self)
 
     @property
     def event_hub(self) -> EventHub:

@@ -167,6 +167,7 @@ class HealthHandler:
             ),
             *_buffer_metrics(self._context.buffers),
             *event_families(self._context.event_hub_or_none),
+            *self._context.event_bridge.families(),
             Family("openq_long_polls", "gauge", "Requests that wait.", [({}, len(self._context.long_polls))]),
         ]
         health = broker.health()
