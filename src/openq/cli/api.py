@@ -86,8 +86,8 @@ class ApiClient:
     def patch(self, path: str, body: object) -> Any:
         return self._call("PATCH", path, {}, body, None).json()
 
-    def delete(self, path: str, **query: object) -> Any:
-        response = self._call("DELETE", path, query, None, None)
+    def delete(self, path: str, body: object = None, **query: object) -> Any:
+        response = self._call("DELETE", path, query, body, None)
         return response.json() if response.body else {}
 
     def _call(

@@ -25,6 +25,7 @@ GROUPS = (
             ("queue", "queues", "list, create, change, pause, purge or delete queues"),
             ("schedule", "schedules", "publish messages by cron expression or at an interval"),
             ("webhook", "webhooks", "send messages or events of queues to a URL"),
+            ("exchange", "exchanges", "list exchanges; bind queues to them, also to the exchange for events"),
             ("send", "messages", "publish messages"),
             ("recv", "messages", "receive messages, and optionally acknowledge them"),
             ("ack", "messages", "acknowledge messages by receipt"),
