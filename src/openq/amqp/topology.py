@@ -567,8 +567,10 @@ class Topology:
     def _bind(self, source: Exchange, binding: Binding) -> bool:
         if source.kind == "headers" and "x-match" in binding.arguments:
             check_match(binding.arguments["x-match"])
+        bridge = self.context.event_bridge
+        _with_amqp_errors(bridge.prepare, binding)
         new = _with_amqp_errors(self.broker.exchanges.bind, binding)
-        _with_amqp_errors(self.context.event_bridge.bound, binding, new)
+        bridge.bound(binding)
         return new
 
     # -- policies

@@ -208,8 +208,10 @@ def _binding(call: RestCall) -> Binding:
 )
 def bind(call: RestCall) -> None:
     binding = _binding(call)
+    bridge = call.context.event_bridge
+    bridge.prepare(binding)
     new = call.broker.exchanges.bind(binding)
-    call.context.event_bridge.bound(binding, new)
+    bridge.bound(binding)
     call.after_commit(Changed(changed=new), 201 if new else 200)
 
 

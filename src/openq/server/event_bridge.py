@@ -49,7 +49,7 @@ GAP = "gap"
 
 
 class EventBridge:
-    """`start`, `bound` and `stop` are called on the loop; the rest runs in a thread."""
+    """`start`, `prepare`, `bound` and `stop` are called on the loop; the rest runs in a thread."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -85,17 +85,16 @@ class EventBridge:
         if self._broker.exchanges.router.event_sources():
             self._run()
 
-    def bound(self, binding: Binding, is_new: bool) -> None:
-        """A binding was made, its answer is not sent yet: events from now on reach it."""
-        if not is_new or not is_events_exchange(binding.source):
-            return
-        router = self._broker.exchanges.router
-        [known] = self._broker.kv.get_many(BUCKET, [POSITION])
-        is_first = sum(len(router.bindings(source)) for source in router.event_sources()) == 1
-        if known is None or is_first:
-            # The last server may have died before it noticed that an earlier binding was gone.
+    def prepare(self, binding: Binding) -> None:
+        """Before a binding is made. The first one begins here: earlier events are left out."""
+        if is_events_exchange(binding.source) and not self._broker.exchanges.router.event_sources():
+            [known] = self._broker.kv.get_many(BUCKET, [POSITION])
             self._put(POSITION, self._events.end(), 0 if known is None else known.version)
-        self._run()
+
+    def bound(self, binding: Binding) -> None:
+        """After it was made."""
+        if is_events_exchange(binding.source):
+            self._run()
 
     def _run(self) -> None:
         if self._thread is None and not self._is_stopping:
@@ -213,6 +212,11 @@ class EventBridge:
             self._after, self._version = entry.value.decode(), entry.version
         self._stored = self._after
 
+    def _is_current(self) -> bool:
+        """Whether nobody else moved the position: another server, or a new first binding."""
+        [entry] = self._broker.kv.get_many(BUCKET, [POSITION])
+        return entry is not None and entry.version == self._version
+
     def _save(self, after: str) -> None:
         self._saved_s = time.monotonic()
         if after == self._stored:
@@ -227,8 +231,9 @@ class EventBridge:
 
     def _forget(self) -> None:
         """The last binding is gone: the next one begins at its own time."""
-        if self._own():
-            self._broker.kv.delete_many(BUCKET, [POSITION])
+        if self._own() and self._version:
+            # Not the position that another binding has just begun with.
+            self._broker.kv.delete_many(BUCKET, [POSITION], [self._version])
         self._version, self._after = 0, None
 
     # -- sending --------------------------------------------------------------------------------
@@ -255,6 +260,9 @@ class EventBridge:
         for event in page.events:
             if event.queue not in left_out:
                 self._add(batches, event)
+        if batches and not self._is_current():
+            self._after, self._version = None, 0
+            return False
         for queue, drafts in batches.items():
             self._publish(queue, drafts)
         if batches:
