@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from ..config import KEYS, commented_file, find_file, load, read_file, toml_text, variable_of
 from ..model import RetryPolicy
+from .api import connect
 from .output import count_text, print_json, print_result, print_table
 from .serve import read_settings
 from .terminal import FAILED, OK, say
@@ -66,4 +67,19 @@ def check(options: Namespace) -> int:
         variables_text = f"; {count_text(variables, 'variable')} from the environment" if variables else ""
         content = f"{count_text(keys, 'key')} and {count_text(len(config.queues), 'queue')}"
         print(f"{file}: ok, {content}{variables_text}")
+    return OK
+
+
+def reload(options: Namespace) -> int:
+    found = connect(options).post("/server/reload")
+    if options.json:
+        print_json(found)
+        return OK
+    for line in (*found["changed"], *found["declared"]):
+        print(line)
+    print("reloaded: users" + (", certificate" if found["certificate"] else ""))
+    if found["kept"]:
+        say(f"not in the file any more, but kept: {', '.join(found['kept'])}")
+    if found["restart_needed"]:
+        say(f"not reloaded, a restart is needed for: {', '.join(found['restart_needed'])}")
     return OK

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from ..broker.audit import AuditFilter, AuditRecord, records
 from ..documents.values import iso, moment_ms
 from .call import RestCall
 from .routes import route
-from .schemas import QueryParameters
+from .schemas import QueryParameters, ReplyBody
 
 MAX_PAGE = 1000
 
@@ -30,7 +30,7 @@ class AuditQuery(QueryParameters):
     since: Annotated[str | None, Meta(description="a time, ISO 8601")] = None
 
 
-class AuditView(Struct, kw_only=True):
+class AuditView(ReplyBody, kw_only=True):
     number: int
     time: str
     time_ms: int
@@ -45,7 +45,7 @@ class AuditView(Struct, kw_only=True):
     hash: str
 
 
-class AuditPage(Struct, kw_only=True):
+class AuditPage(ReplyBody, kw_only=True):
     records: list[AuditView]
     next: int | None = None
 

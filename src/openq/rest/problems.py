@@ -179,6 +179,7 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
         "The journal failed",
         "Check the disk and restart the server; nothing acknowledged is lost.",
     ),
+    "not_reloaded": (409, "Not reloaded", "Mend the configuration; `openq config check` validates the file."),
     "audit_unavailable": (503, "Audit log unavailable", "Check the disk or Redis, then try again."),
     "not_stored": (503, "Write error", "Check the disk, then send it again; nothing was changed."),
     "journal_damaged": (500, "Stored data is damaged", "`openq journal check` lists what is damaged."),

@@ -6,9 +6,11 @@ from .._version import __version__
 from ..broker.damage import DamageReport
 from ..documents.values import iso, seconds
 from ..names import split_name
+from ..server.reload import ReloadReport
 from .call import RestCall
+from .problems import Problem
 from .routes import route
-from .user_schemas import DamageCleared, DamageList, DamageView, HealthView, ServerView, Whoami
+from .user_schemas import DamageCleared, DamageList, DamageView, HealthView, ReloadView, ServerView, Whoami
 
 
 @route("GET", "whoami", permission="none", scope="caller", summary="The authenticated caller", reply=Whoami)
@@ -69,6 +71,39 @@ def show_health(call: RestCall) -> None:
         hint=health.hint,
     )
     call.answer(view, 200 if health.ok else 503)
+
+
+@route(
+    "POST",
+    "server/reload",
+    permission="admin",
+    scope="server",
+    summary="Read the configuration, users and certificates of the server again",
+    reply=ReloadView,
+    status=(200, 409),
+)
+def reload_server(call: RestCall) -> None:
+    """Like SIGHUP. An invalid configuration changes nothing and is answered with 409."""
+
+    def reloaded(report: ReloadReport | None, error: BaseException | None) -> None:
+        if report is None:
+            call.fail(error or RuntimeError())
+            return
+        if call.audit_detail is not None:
+            call.audit_detail.update(report.fields())
+        call.answer(
+            ReloadView(
+                changed=report.changed_texts,
+                declared=report.declared_texts,
+                restart_needed=report.restart_needed,
+                kept=report.kept,
+                certificate=report.certificate,
+            )
+        )
+
+    if call.context.reload is None:
+        raise Problem("not_reloaded", "this process has no configuration to reload")
+    call.context.reload(reloaded)
 
 
 @route(

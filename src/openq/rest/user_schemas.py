@@ -27,6 +27,14 @@ class ServerView(ReplyBody, kw_only=True):
     id_prefix: str  # prefix of the ids of this server; the rest counts up
 
 
+class ReloadView(ReplyBody, kw_only=True):
+    changed: list[str]  # settings, such as "max_connections: 20000 -> 5000"
+    declared: list[str]  # queues, schedules and webhooks that were created or changed
+    restart_needed: list[str]  # changed settings that cannot be reloaded
+    kept: list[str]  # not in the file any more; delete them by hand
+    certificate: bool  # it was read again
+
+
 class HealthView(ReplyBody, kw_only=True):
     ok: bool  # everything is served, perhaps degraded
     status: Literal["ok", "degraded", "failed"]

@@ -54,6 +54,10 @@ class Admission:
         self._other_descriptors = 0  # descriptors of everything but connections
         self._measured_s = 0.0
 
+    def set_max_connections(self, max_connections: int) -> None:
+        """Connections that are open stay."""
+        self._max_connections = max_connections
+
     @property
     def max_connections(self) -> int:
         """The current limit."""

@@ -12,9 +12,9 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from .._version import __version__
 from ..amqp.definitions_import import apply_at_start
@@ -24,27 +24,29 @@ from ..amqp.topology import Topology
 from ..auth.documents import SharedDocument
 from ..auth.guard import Guard, first_key, write_secret_file
 from ..auth.store import UserStore
-from ..broker.audit import AuditLimits
+from ..broker.audit import FAILED, OK, AuditLimits
 from ..broker.interface import Broker
-from ..broker.schedules import Schedule
-from ..config import DEFAULT_AMQP_PORT, KEYS, Config, flag_of
+from ..config import DEFAULT_AMQP_PORT, Config, flag_of
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
 from ..logs import emit
 from ..names import split_name, split_namespace
 from ..rest.handler import RestHandler
-from ..settings import merge_settings
 from ..sqs.handler import SqsHandler
 from ..webhooks.declaring import declare_webhook
+from ..webhooks.model import Webhook
 from ..webhooks.service import WebhookService
 from .announcement import Announcer
 from .audit import shown_detail
+from .buffers import buffer_bytes
 from .context import ServerContext, StreamView
+from .declarations import Declarations, Undo, reason_of
 from .health import HealthHandler
 from .http_request import HttpRequest
 from .listener import HttpLimits, Listener, new_loop
 from .logs import LoopWatch, RequestLog, set_up_logging
 from .memory import MemoryReclaimer, limit_arenas
+from .reload import NotReloaded, ReloadReport, ThenReloaded, compare, merged
 from .router import HttpRouter
 from .tls import client_context, load_certificate, tls_context
 
@@ -107,13 +109,7 @@ class Server:
         self._loop_watch = LoopWatch(loop, lambda: self._request_log.slow_s)
         self.listener = Listener(
             self._handler,
-            HttpLimits(
-                request_bytes=config.max_request_bytes,
-                connections=config.max_connections,
-                head_s=config.header_timeout_s,
-                body_s=config.body_timeout_s,
-                idle_s=config.idle_timeout_s,
-            ),
+            http_limits(config),
             self.context.buffers,
             self.context.admission,
         )
@@ -127,6 +123,9 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._was_open = self.guard.is_open
         self._reading_users = False
+        self.read_config: Callable[[], Config] | None = None  # reads the configuration again
+        self._reloading = self._reload_again = False
+        self.context.reload = self.reload
         self._tls_context: ssl.SSLContext | None = None
         self._amqps_context: ssl.SSLContext | None = None
         self._reclaimer = MemoryReclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
@@ -191,7 +190,7 @@ class Server:
             )
 
     async def start(self) -> None:
-        self._declare_queues()
+        self._declare(self.config)
         self._warn_hidden_regions()
         config = self.config
         self._tls_context = context = tls_context(config)
@@ -223,7 +222,7 @@ class Server:
 
     def _start_audit(self) -> None:
         config, audit = self.config, self.context.audit
-        audit.store.limits = AuditLimits(config.audit_bytes, int(config.audit_age_s * 1000))
+        audit.store.limits = audit_limits(config)
         self.guard.refused.observer = audit.login_refused
         audit.record("server", "start", self.url, detail={"version": __version__, "pid": os.getpid()})
 
@@ -276,20 +275,23 @@ class Server:
         )
         return PortTaken(text, port, f"choose another with {flag_of(key)} ({choices})")
 
-    def _declare_queues(self) -> None:
-        for name, named in self.config.queues.items():
-            stored = self.broker.settings(name) if name in self.broker.queues() else None
-            settings = merge_settings(stored, named)
-            if settings != stored:
-                self.broker.declare(name, settings, change=stored is not None)
-                log.info("queue %r: %s as configured", name, "created" if stored is None else "changed")
-                action = "create_queue" if stored is None else "change_queue"
-                self.context.audit.record("config", action, name, detail=shown_detail(named))
-        for name, fields in self.config.schedules.items():
-            self.broker.schedules.put(Schedule(name, **fields))
-        for name, fields in self.config.webhooks.items():
-            declare_webhook(self.webhooks, name, fields)
-        self.broker.sync()
+    def _declare(self, config: Config) -> list[tuple[str, str]]:
+        """The queues, schedules and webhooks of the configuration. Returns what has changed."""
+        changed = Declarations(self.broker, self._declare_webhook).declare(config)
+        for action, name in changed:
+            log.info("%s %r, as configured", action, name)
+            detail = shown_detail(config.queues.get(name, {})) if action.endswith("queue") else {}
+            self.context.audit.record("config", action, name, detail=detail)
+        return changed
+
+    def _declare_webhook(self, name: str, fields: Mapping[str, Any]) -> Undo | None:
+        store = self.webhooks.store
+        before = store.find(name)
+        stored = declare_webhook(self.webhooks, name, fields).webhook
+        if before is None:
+            return lambda: store.delete(name)
+        known: Webhook = before
+        return None if stored == known else lambda: store.change(name, lambda _: known)
 
     def _refresh(self) -> None:
         """Read the users again, now and every second: another process may have changed them."""
@@ -326,35 +328,83 @@ class Server:
             self._was_open = self.guard.is_open
             self.router.forget_hosts()
 
-    def reload(self, config: Config) -> None:
-        """Apply the settings that can change while the server runs: log level, certificates, users.
+    def reload(self, then: ThenReloaded) -> None:
+        """Read the configuration again and apply what can change while the server runs; see `reload.py`."""
+        if self._reloading:
+            then(None, NotReloaded("another reload is running; try again"))
+            return
+        self._reloading = True
+        running = self.config
 
-        Certificates are checked first: an invalid file changes nothing. Open connections keep their
-        certificate.
-        """
-        if tls_context(config) is not None:
-            for context in filter(None, (self._tls_context, self._amqps_context)):
-                load_certificate(context, config)
-        logging.getLogger("openq").setLevel(config.log_level.upper())
+        def prepare() -> tuple[Config, list[tuple[str, str]]]:
+            wanted = running if self.read_config is None else self.read_config()
+            tls_context(merged(running, wanted))  # raises for a certificate that cannot be used
+            self._read_shared_users() if self.broker.cluster is not None else self.guard.refresh()
+            return wanted, self._declare(wanted)
 
-        def read(_: None, error: BaseException | None) -> None:
-            self._refreshed(None, error)
-            self._report_reload(config, with_users=error is None)
+        def prepared(
+            result: tuple[Config, list[tuple[str, str]]] | None, error: BaseException | None
+        ) -> None:
+            self._reloading = False
+            report = None
+            if result is not None:
+                try:
+                    report = self._apply(*result)
+                except OpenQError as failure:
+                    error = failure  # the certificate was replaced a moment ago
+            if report is None:
+                error = self._not_reloaded(error)
+            then(report, error)
 
-        if self.broker.cluster is not None:
-            self.context.run(self._read_shared_users, read)
+        self.context.run(prepare, prepared)
+
+    def _apply(self, wanted: Config, declared: list[tuple[str, str]]) -> ReloadReport:
+        report = compare(self.config, wanted)
+        report.declared = declared
+        config = merged(self.config, wanted)
+        if config.tls_cert is not None:  # open connections keep their certificate
+            for tls in filter(None, (self._tls_context, self._amqps_context)):
+                load_certificate(tls, config)
+        before, self.config, self.context.config = self.config, config, config
+        self._refreshed(None, None)
+        self._set_logs(config)
+        self._loop_watch.start()
+        events = (config.log_events, config.log_events_sample)
+        if events != (before.log_events, before.log_events_sample):
+            self._in_thread(lambda: self.context.event_log.start(*events))
+        self.context.audit.store.limits = audit_limits(config)
+        self.listener.limits = http_limits(config)
+        self.context.buffers.max_bytes = buffer_bytes(config)
+        self.context.admission.set_max_connections(config.max_connections)
+        self.amqp.max_body = config.max_message_bytes
+        if any(action == "put_webhook" for action, _ in declared):
+            self.webhooks.changed()
+        ours = logging.getLogger("openq")
+        ours.setLevel(min(ours.level, logging.INFO))  # the report is always logged
+        emit(log, logging.INFO, "reloaded", **report.fields())
+        ours.setLevel(config.log_level.upper())
+        return report
+
+    def _not_reloaded(self, error: BaseException | None) -> NotReloaded:
+        if not isinstance(error, OpenQError | OSError):
+            log.error("not reloaded", exc_info=error)
+        failure = NotReloaded("internal error" if error is None else reason_of(error))
+        emit(log, logging.ERROR, "not_reloaded", reason=failure.reason)
+        return failure
+
+    def reload_by_signal(self) -> None:
+        def reloaded(report: ReloadReport | None, error: BaseException | None) -> None:
+            outcome = OK if report is not None else FAILED
+            detail = {"reason": str(error)} if report is None else report.fields()
+            self.context.audit.record("signal", "reload", "", outcome, detail=detail)
+            if self._reload_again:
+                self._reload_again = False
+                self.reload_by_signal()
+
+        if self._reloading:
+            self._reload_again = True  # the file may have changed since it was read
         else:
-            read(None, self._read_local_users())
-
-    def _report_reload(self, config: Config, *, with_users: bool) -> None:
-        pending = restart_needed(self.config, config)
-        log.info(
-            "reloaded: log level %s%s%s%s",
-            config.log_level,
-            ", users" if with_users else "",
-            ", certificate" if self._tls_context is not None and config.tls_cert is not None else "",
-            f"; a restart is needed for {', '.join(pending)}" if pending else "",
-        )
+            self.reload(reloaded)
 
     def _sweep(self) -> None:
         """Publish staged batches that were committed before a restart, and drop abandoned ones."""
@@ -448,23 +498,18 @@ class Server:
         return count
 
 
-RELOADABLE_KEYS = ("log_level", "tls_cert", "tls_key")
+def http_limits(config: Config) -> HttpLimits:
+    return HttpLimits(
+        request_bytes=config.max_request_bytes,
+        connections=config.max_connections,
+        head_s=config.header_timeout_s,
+        body_s=config.body_timeout_s,
+        idle_s=config.idle_timeout_s,
+    )
 
 
-def restart_needed(running: Config, wanted: Config) -> list[str]:
-    """The changed keys that need a restart."""
-    keys = [key for key in KEYS if key not in RELOADABLE_KEYS]
-    # Certificates are reloaded from the same paths; TLS cannot be switched on or off.
-    changed = [key for key in keys if getattr(running, key) != getattr(wanted, key)]
-    if (running.tls_cert is None) != (wanted.tls_cert is None):
-        changed.append("tls_cert")
-    if running.queues != wanted.queues:
-        changed.append("queues")
-    if running.schedules != wanted.schedules:
-        changed.append("schedules")
-    if running.webhooks != wanted.webhooks:
-        changed.append("webhooks")
-    return changed
+def audit_limits(config: Config) -> AuditLimits:
+    return AuditLimits(config.audit_bytes, int(config.audit_age_s * 1000))
 
 
 def raise_file_limit() -> None:
@@ -490,7 +535,8 @@ async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> i
 
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, stop, number)
-    server.loop.add_signal_handler(signal.SIGHUP, _reload, server, options.reload)
+    server.read_config = options.reload
+    server.loop.add_signal_handler(signal.SIGHUP, server.reload_by_signal)
     await server.start()
     # Objects created at start are permanent: the collector need not scan them. Connections leave no cycles
     # behind, so it is called rarely; `MemoryReclaimer` collects the remaining ones.
@@ -502,16 +548,6 @@ async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> i
         options.ready(server)
     announcer.stopping(await stopping)
     return await server.drain()
-
-
-def _reload(server: Server, read: Callable[[], Config] | None) -> None:
-    """SIGHUP. An invalid configuration is reported and changes nothing."""
-    try:
-        server.reload(server.config if read is None else read())
-    except (OpenQError, OSError) as error:
-        log.error("not reloaded: %s; nothing was changed", error)
-    except Exception:
-        log.exception("not reloaded")
 
 
 def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> Broker:

@@ -28,6 +28,7 @@ from .event_log import EventLog
 from .http_request import HttpRequest
 from .listener import Listener
 from .process_metrics import ProcessFigures
+from .reload import Reloader
 from .series_thread import SeriesThread
 from .stream_login import StreamLogin, Tickets
 from .tasks import TaskList
@@ -137,6 +138,7 @@ class ServerContext:
         self._streams: StreamView | None = None
         self.tickets = Tickets()
         self.event_log = EventLog(broker)
+        self.reload: Reloader | None = None  # set by the server; reads its configuration again
         self.audit = AuditLog(broker.audit, broker.now_ms)
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
         self._event_hub: EventHub | None = None

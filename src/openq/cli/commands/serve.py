@@ -6,7 +6,7 @@ from argparse import BooleanOptionalAction
 
 from ...config import KEYS, Config, flag_of
 from ..spec import Command, Option
-from .options import JSON
+from .options import JSON, SERVER
 
 
 def _flags() -> tuple[Option, ...]:
@@ -43,9 +43,9 @@ COMMANDS = {
             ("openq serve --port 0 --json", "for programs: one JSON line with the ports when ready"),
         ),
         details=(
-            "Prints its addresses when ready, and stops on Ctrl-C or SIGTERM. SIGHUP reloads users, "
-            "certificates and the log level. Every option is also an environment variable (OPENQ_PORT) and a "
-            "key of the file (port)."
+            "Prints its addresses when ready, and stops on Ctrl-C or SIGTERM. SIGHUP reloads its "
+            "configuration (see `openq config reload`). Every option is also an environment variable "
+            "(OPENQ_PORT) and a key of the file (port)."
         ),
         options=(
             *CONFIG_FLAGS,
@@ -61,6 +61,7 @@ COMMANDS = {
             ("openq config init", "write openq.toml, with every key explained"),
             ("openq config check", "validate openq.toml and the environment"),
             ("openq config show --origin", "every value in effect, and where it comes from"),
+            ("openq config reload", "let a running server read it again"),
         ),
         details="Flags override environment variables (OPENQ_...), those the file, and that the defaults.",
         commands={
@@ -92,6 +93,20 @@ COMMANDS = {
                     ),
                     JSON,
                 ),
+            ),
+            "reload": Command(
+                help="let a running server read its configuration, users and certificates again",
+                run="config:reload",
+                examples=(
+                    ("openq config reload", "like SIGHUP, and shows what has changed"),
+                    ("openq config reload --url https://queue.example.com", "another server"),
+                ),
+                details=(
+                    "Needs the role admin. An invalid configuration changes nothing. Reloaded are log "
+                    "settings, limits, timeouts, certificates, users, and queues, schedules and webhooks of "
+                    "the file; other changed settings are named, and need a restart."
+                ),
+                options=(JSON, *SERVER),
             ),
             "check": Command(
                 help="validate a file and the environment",
