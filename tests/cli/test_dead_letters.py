@@ -153,7 +153,9 @@ def test_a_watched_task_keeps_running_after_an_interrupt(cli: Cli, dead: str) ->
     cli("task", "cancel", identity)
     ended = cli("task", "watch", identity, code=1)
     assert "redrive cancelled after" in ended.err
-    assert "the task is not running: it was cancelled after" in cli("task", "cancel", identity, code=1).err
+    assert (
+        "the operation is not running: it was cancelled after" in cli("task", "cancel", identity, code=1).err
+    )
     assert identity in cli("task", "ls").out
 
 

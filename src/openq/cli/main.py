@@ -158,7 +158,7 @@ _HINTS = {
     "message_not_found": "`openq timeline` shows its history",
     "key_not_found": "`openq kv ls BUCKET` lists the keys; one may have expired",
     "schedule_not_found": "`openq schedule ls` lists the schedules",
-    "task_not_found": "`openq task ls` lists the tasks",
+    "task_not_found": "`openq task ls` lists the operations",
     "worker_not_found": "`openq worker ls` lists the workers",
     "cursor_not_found": "`openq pipeline cursors ls` lists the cursors",
     "subscription_not_found": "`openq pipeline subscriptions ls` lists the subscriptions",

@@ -34,7 +34,7 @@ Made by `python -m openq.cli.reference > docs/CLI.md`: change `src/openq/cli/com
 | 0 | success |
 | 1 | failure, outcome unknown, or damage found |
 | 2 | wrong usage, invalid configuration, or not confirmed |
-| 3 | no such queue, message, task, user or file |
+| 3 | no such queue, message, operation, user or file |
 | 4 | access denied: authentication or a permission is missing |
 | 5 | nothing found, or timed out |
 | 130 | interrupted |

@@ -1,4 +1,4 @@
-"""`openq task`, and watching the tasks that other commands start."""
+"""`openq task`: long operations of the server (not tasks of workers), also those of other commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ls(options: Namespace) -> int:
             "error": lambda task: task["error"] or "",
         },
         right=("done", "of"),
-        empty="no tasks",
+        empty="no operations",
     )
     return OK
 
@@ -46,7 +46,7 @@ def cancel(options: Namespace) -> int:
         if options.json:
             print_json(task)
         how = {"done": "ended", "failed": "failed", "cancelled": "was cancelled"}[task["state"]]
-        say(f"the task is not running: it {how} after {count_text(task['done'], 'message')}")
+        say(f"the operation is not running: it {how} after {count_text(task['done'], 'message')}")
         return FAILED
     task = server.delete(path)
     print_result(options, task, "cancelling")
@@ -64,7 +64,7 @@ def watch_task(server: ApiClient, task: dict[str, Any], options: Namespace, tota
     except KeyboardInterrupt:
         shown.end()
         say(
-            f"task {task['id']} keeps running; `openq task watch {task['id']}` shows it, "
+            f"operation {task['id']} keeps running; `openq task watch {task['id']}` shows it, "
             f"`openq task cancel {task['id']}` cancels it"
         )
         return INTERRUPTED

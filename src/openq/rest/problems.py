@@ -60,7 +60,7 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     "batch_too_large": (413, "Too many messages in one request", "Send at most 1,000 messages per request."),
     "login_refused": (401, "Authentication failed", "Check the token, or the user name and password."),
     "too_many_failed_logins": (429, "Too many failed logins", "Wait for the time in Retry-After."),
-    "too_many_tasks": (429, "Too many tasks at once", "Wait until a task is done, or cancel one."),
+    "too_many_tasks": (429, "Too many long operations at once", "Wait until one is done, or cancel one."),
     "too_many_tickets": (429, "Too many open tickets", "Use or drop tickets; they expire by themselves."),
     "too_many_searches": (429, "Too many searches at once", "Try again later."),
     "too_many_commits": (429, "Too many commits at once", "Try again later."),
@@ -81,7 +81,7 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
         "The address is not allowed",
         "Use a public address, or allow this one in the configuration of the server: webhook_allow.",
     ),
-    "task_not_found": (404, "No such task", "GET /api/v1/tasks lists them."),
+    "task_not_found": (404, "No such operation", "GET /api/v1/tasks lists them."),
     "worker_not_found": (404, "No such worker", "GET /api/v1/workers lists them."),
     "subscription_not_found": (404, "No such subscription", "GET /api/v1/pipeline/subscriptions lists them."),
     "subscription_taken": (

@@ -14,7 +14,9 @@ def _task(call: RestCall, action: str) -> Task:
     """Not found if the caller may not see it."""
     task = call.context.tasks.get(call.args[0])
     if task is None or task.account != call.account or not call.may(action, task.queue):
-        raise Problem("task_not_found", f"task {call.args[0][:100]!r} does not exist, or is not yours to see")
+        raise Problem(
+            "task_not_found", f"operation {call.args[0][:100]!r} does not exist, or is not yours to see"
+        )
     return task
 
 
@@ -24,7 +26,7 @@ def _task(call: RestCall, action: str) -> Task:
     permission="peek",
     scope="each",
     sqs_actions=("ListMessageMoveTasks",),
-    summary="List tasks",
+    summary="List long operations",
     reply=TaskListView,
 )
 def list_tasks(call: RestCall) -> None:
@@ -43,7 +45,7 @@ def list_tasks(call: RestCall) -> None:
     permission="peek",
     scope="task",
     sqs_actions=("ListMessageMoveTasks",),
-    summary="Show a task",
+    summary="Show a long operation",
     reply=TaskView,
 )
 def show_task(call: RestCall) -> None:
@@ -56,7 +58,7 @@ def show_task(call: RestCall) -> None:
     permission="manage",
     scope="task",
     sqs_actions=("CancelMessageMoveTask",),
-    summary="Cancel a task",
+    summary="Cancel a long operation",
     reply=TaskView,
 )
 def cancel_task(call: RestCall) -> None:

@@ -1,6 +1,7 @@
-"""Long-running tasks: they have an id and a progress, and can be cancelled.
+"""Long operations of the server: they have an id and a progress, and can be cancelled.
 
-A task continues when its client disconnects; its result is kept for a while.
+In the REST API and on the command line they are called tasks (`/tasks`, `openq task`); tasks of workers are
+something else. An operation continues when its client disconnects; its result is kept for a while.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class TooManyTasks(OpenQError):
     code = "too_many_tasks"
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"{count} tasks are running; wait until one is done, or cancel one")
+        super().__init__(f"{count} long operations are running; wait until one is done, or cancel one")
 
 
 class TaskList:

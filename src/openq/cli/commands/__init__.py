@@ -52,7 +52,7 @@ GROUPS = (
         (
             ("dlq", "recovery", "list, group, redrive, discard or export dead letters"),
             ("replay", "recovery", "publish past messages again"),
-            ("task", "recovery", "list, watch or cancel background tasks of the server"),
+            ("task", "recovery", "list, watch or cancel long operations of the server"),
             ("damage", "recovery", "list damaged messages and records, or clear the list"),
             ("journal", "recovery", "check, repair or dump the journal in a data directory"),
         ),

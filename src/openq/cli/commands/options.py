@@ -54,7 +54,9 @@ CONFIRM = (
     Option("--dry-run", action="store_true", help="only show how many messages are affected"),
     Option("--yes", "-y", action="store_true", help="do not ask for confirmation"),
 )
-NO_WAIT = Option("--no-wait", action="store_true", help="print the task id and exit; the task keeps running")
+NO_WAIT = Option(
+    "--no-wait", action="store_true", help="print the id of the operation and exit; it keeps running"
+)
 RATE = Option("--rate", metavar="N", type=rate, help="maximum number of messages per second")
 
 _WHICH = "which messages (every given condition must match)"

@@ -7,7 +7,7 @@ from ..values import count, location, positive
 from .options import CONFIRM, FILTER, JSON, JSON_ANYWAY, JSON_LINES, NO_WAIT, RATE, READ, SERVER
 
 _DEAD_LETTERS = Option("queue", metavar="QUEUE", help="a dead-letter queue")
-_TASK = Option("id", metavar="ID", help="task id, as `openq task ls` shows it")
+_TASK = Option("id", metavar="ID", help="id of the operation, as `openq task ls` shows it")
 _DIRECTORY = Option("directory", metavar="DIR", help="the data directory")
 
 _DLQ = Command(
@@ -127,27 +127,27 @@ _REPLAY = Command(
 
 _TASKS = Command(
     examples=(
-        ("openq task ls", "running and recent tasks"),
+        ("openq task ls", "running and recent operations"),
         ("openq task watch ID", "show its progress until it ends"),
         ("openq task cancel ID", "completed work is not undone"),
     ),
     details="Redrive, discard and replay run inside the server and continue when the client disconnects.",
     commands={
         "ls": Command(
-            help="list running and recent tasks",
+            help="list running and recent operations",
             run="tasks:ls",
             examples=(("openq task ls", "as a table"), ("openq task ls --json", "one JSON object per line")),
             options=(JSON_LINES, *SERVER),
         ),
         "watch": Command(
-            help="show the progress of a task until it ends",
+            help="show the progress of an operation until it ends",
             run="tasks:watch",
-            examples=(("openq task watch ID", "Ctrl-C stops watching, not the task"),),
+            examples=(("openq task watch ID", "Ctrl-C stops watching, not the operation"),),
             details="Exit code 0 if it succeeded, 1 if it failed or was cancelled.",
             options=(_TASK, JSON, *SERVER),
         ),
         "cancel": Command(
-            help="cancel a task",
+            help="cancel an operation",
             run="tasks:cancel",
             examples=(("openq task cancel ID", "completed work is not undone"),),
             options=(_TASK, JSON, *SERVER),

@@ -211,8 +211,8 @@ COMMANDS = {
                     ("openq webhook replay shop --since 1d --rate 50/s", "not too fast"),
                 ),
                 details=(
-                    "As far as history is kept. The queue is not changed. Runs as a task of the server: "
-                    "Ctrl-C leaves it running."
+                    "As far as history is kept. The queue is not changed. It is a long operation of the "
+                    "server: Ctrl-C leaves it running."
                 ),
                 options=(
                     *TIME_RANGE,
