@@ -26,7 +26,15 @@ PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_footprint"]  # of "amqp"
 PARTS += ["spark_read", "spark_write", "spark_jobs", "spark_stream"]  # of "spark"
 PARTS += ["redis_cycle", "redis_rivals", "redis_server", "redis_memory"]  # of "redis"
 PARTS += ["worker_jobs", "worker_enqueue", "worker_latency", "worker_memory"]  # of "worker"
-PARTS += ["push_cost", "push_events", "push_wake", "push_footprint", "webhooks"]  # of "push"
+PARTS += [
+    "push_cost",
+    "push_clients",
+    "push_latency",
+    "push_events",
+    "push_wake",
+    "push_footprint",
+    "webhooks",
+]  # of "push"
 
 
 def main() -> int:

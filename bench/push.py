@@ -6,7 +6,15 @@ import importlib
 
 from .harness import Run
 
-PARTS = ("push_cost", "push_events", "push_wake", "push_footprint", "webhooks")
+PARTS = (
+    "push_cost",
+    "push_clients",
+    "push_latency",
+    "push_events",
+    "push_wake",
+    "push_footprint",
+    "webhooks",
+)
 
 
 def run(run: Run) -> None:
