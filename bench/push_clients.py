@@ -1,7 +1,7 @@
 """Push and ack with Python clients, by the clock: ours against aio-pika on RabbitMQ and nats-py on JetStream.
 
-Each side has one consumer in its own process, which asks for 500 messages ahead. OpenQ confirms every ack when
-it is on disk; RabbitMQ and NATS confirm no acks. The queues are filled before the clock starts.
+Each side has one consumer in its own process, which asks for 500 messages ahead. OpenQ confirms every ack
+when it is on disk; RabbitMQ and NATS confirm no acks. The queues are filled before the clock starts.
 """
 
 from __future__ import annotations
