@@ -57,7 +57,7 @@ def run(test: Callable[[Queue], Awaitable[None]], place: Place, **settings: Any)
 PLAIN = {
     *("closed", "dlq", "in_flight", "maxsize", "messages", "name", "queue", "settings", "unfinished_tasks"),
     *("broker", "codec", "exchanges", "kv", "schedules", "visibility_timeout", "qsize", "empty", "full"),
-    *("on_msg_received", "onMsgReceived", "subscribe", "events", "processing"),
+    *("on_msg_received", "onMsgReceived", "subscribe", "events", "processing", "listen"),
 }
 
 

@@ -48,6 +48,7 @@ from .forwarding import (
     reading,
 )
 from .kv import AsyncKeyValue
+from .listening import listen
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -327,6 +328,8 @@ class Queue:
         """
         wait = self.runner.new_wait(1, visibility_timeout, types, consumer)
         return AsyncProcessing(self, wait, checks.timeout_or_none(timeout), heartbeat)
+
+    listen = listen
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages, until none comes within the default timeout of `receive`. Ack each.

@@ -12,12 +12,12 @@ from typing import Any
 from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from . import checks
 from .failures import describe_attempt, is_handler_failure
+from .feeds import Feed, FeedOptions
 from .message import Message, ReceivedMessage
 from .queues import RECEIVE_TIMEOUT, Queue
-from .receiving import collect
+from .receiving import collect_from
 from .settings import environment_number
 from .times import to_ms
-from .waiting import ThreadWait
 
 log = logging.getLogger("openq")
 
@@ -90,7 +90,7 @@ class ConsumerLoop:
         self._heartbeat = heartbeat
         self._batch = batch
         self._stopping = threading.Event()
-        self._wait: ThreadWait | None = None
+        self._feed: Feed | None = None
 
     def run(self) -> None:
         ended = "it was stopped"
@@ -103,6 +103,7 @@ class ConsumerLoop:
                 except OpenQError as error:
                     # One message that cannot be read: it was returned, and others may be readable.
                     log.error("the consumer of queue %r could not receive: %s", self.queue.name, error)
+                    self._close_feed()
                     self._stopping.wait(ERROR_PAUSE_S)
                     continue
                 if not messages:
@@ -119,24 +120,34 @@ class ConsumerLoop:
             ended = f"receiving failed ({type(error).__name__})"
             log.exception("the consumer of queue %r stopped", self.queue.name)
         except BaseException as error:
+            self._close_feed()
             log_end(self.name, self.queue.name, interrupted_reason(error), self.processed, self.failed)
             raise
+        self._close_feed()
         log_end(self.name, self.queue.name, ended, self.processed, self.failed)
 
     def stop(self) -> None:
         self._stopping.set()
-        wait = self._wait
-        if wait is not None:
-            wait.end()
+        feed = self._feed
+        if feed is not None:
+            feed.end()
 
     def _next(self) -> list[ReceivedMessage]:
-        self._wait = self.queue.core.new_wait(self._batch, self._visibility_timeout, self.types, self.name)
-        # `stop` sets its flag before it looks for a wait to end, so one of the two sees the other.
+        if self._feed is None:
+            options = FeedOptions(
+                self._batch, self._visibility_timeout, self._heartbeat, self.types, self.name
+            )
+            core = self.queue.core
+            self._feed = core.handle.new_feed(core, options)
+        # `stop` sets its flag before it looks for a feed to end, so one of the two sees the other.
         if self._stopping.is_set():
             return []
-        messages = collect(self.queue, self._wait, self.idle_timeout)
-        self._wait = None
-        return messages
+        return collect_from(self.queue, self._feed, self._batch, self.idle_timeout)
+
+    def _close_feed(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
 
     def _process(self, messages: list[ReceivedMessage]) -> None:
         heartbeat = self.queue.core.handle.heartbeat
@@ -152,6 +163,8 @@ class ConsumerLoop:
                 heartbeat.drop(message.delivery)
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C where `run` was called in the main thread
+                if self._feed is not None:
+                    self._feed.end()  # first: what is released must not come back to this consumer
                 self._release([message for message in messages if not message.settled])
             raise
         finally:
@@ -181,10 +194,10 @@ class ConsumerLoop:
         if message.settled:
             return
         try:
-            if error is None:
-                message.ack()
-            else:
+            if error is not None:
                 message.nack(reason=error)
+            elif self._feed is not None:
+                self._feed.finish(message)
         except Closed:
             raise
         except OpenQError as problem:
@@ -285,3 +298,15 @@ class Consumer(threading.Thread):
     def stop(self) -> None:
         """Stop receiving, at once. A message in process is finished and acked first."""
         self.__loop.stop()
+
+    def close(self) -> None:
+        """`stop`, and wait until the consumer has ended. Not for its own handler, which calls `stop`."""
+        self.stop()
+        if self.is_alive() and threading.current_thread() is not self:
+            self.join()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.close()

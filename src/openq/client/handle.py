@@ -12,6 +12,7 @@ from typing import Any
 from ..clock import Clock
 from ..errors import Closed, InvalidSetting
 from ..model import QueueSettings
+from .feeds import NewFeed, WaitFeed
 from .heartbeat import Heartbeat
 from .interface import LibraryBroker
 from .kv_waiting import KvWait, ThreadKvWait
@@ -29,6 +30,7 @@ class BrokerHandle:
 
     wait_class: type[ThreadWait] = ThreadWait
     kv_wait_class: type[KvWait] = ThreadKvWait
+    new_feed: NewFeed = staticmethod(WaitFeed)
     is_remote = False  # behind an OpenQ server
     is_shared_store = False  # other processes and machines use it too
 

@@ -265,6 +265,26 @@ class HttpClient:
         except OSError as error:
             raise self._unreachable(error) from None
 
+    def upgrade(self, target: str, headers: bytes) -> tuple[socket.socket, Mapping[str, str], bytes]:
+        """Ask for another protocol: the socket after 101, the headers, and bytes that came with them.
+
+        Raises Refused with the status of another answer, or Unreachable.
+        """
+        try:
+            opened = self._open(self._timeout_s)
+            head = f"GET {self._prefix}{target} HTTP/1.1\r\n".encode("ascii")
+            opened.sendall(head + self._fixed_headers + headers + b"\r\n")
+            status, fields = self._read_head(least=101)
+            if status != 101:
+                ClientResponse(status, fields, self._read_body(fields)).raise_for_status()
+                raise Refused(status, "error", f"the server answered {status} instead of 101")
+            rest, self._socket, self._buffer = self._buffer, None, b""
+            return opened, fields, rest
+        except OSError as error:
+            raise self._unreachable(error) from None
+        finally:
+            self.close()
+
     def abort(self) -> None:
         """Tell the server that its response is no longer awaited. From any thread.
 
@@ -355,7 +375,7 @@ class HttpClient:
             self.close()
         return ClientResponse(status, headers, body)
 
-    def _read_head(self) -> tuple[int, Mapping[str, str]]:
+    def _read_head(self, least: int = 200) -> tuple[int, Mapping[str, str]]:
         while True:
             while (end := self._buffer.find(b"\r\n\r\n")) < 0:
                 if len(self._buffer) > MAX_HEAD_BYTES:
@@ -365,7 +385,7 @@ class HttpClient:
             if head != self._head:
                 self._fields = self._parse_head(head)
                 self._head = head
-            if self._fields[0] >= 200:
+            if self._fields[0] >= least:
                 return self._fields  # not an interim response such as 100 Continue
 
     def _parse_head(self, head: bytes) -> tuple[int, Mapping[str, str]]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ..broker.interface import only
 from ..clock import Clock
@@ -40,7 +40,11 @@ from .targets import Target
 from .times import from_ms, to_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Unpack
+
+    from .consumer import Consumer
+    from .listening import Listener
 
 RECEIVE_TIMEOUT = environment_number("receive_timeout", 10.0)
 
@@ -260,6 +264,50 @@ class Queue:
                 yield message
             finally:
                 heartbeat.drop(message.delivery)
+
+    @overload
+    def listen(
+        self,
+        handler: None = None,
+        *,
+        prefetch: int = ...,
+        visibility_timeout: float | None = ...,
+        heartbeat: bool = ...,
+        types: Iterable[str] | None = ...,
+        consumer: str | None = ...,
+    ) -> Listener: ...
+    @overload
+    def listen(
+        self,
+        handler: Callable[[ReceivedMessage], object],
+        *,
+        prefetch: int = ...,
+        visibility_timeout: float | None = ...,
+        heartbeat: bool = ...,
+        types: Iterable[str] | None = ...,
+        consumer: str | None = ...,
+    ) -> Consumer: ...
+    def listen(
+        self,
+        handler: Callable[[ReceivedMessage], object] | None = None,
+        *,
+        prefetch: int = 100,
+        visibility_timeout: float | None = None,
+        heartbeat: bool = True,
+        types: Iterable[str] | None = None,
+        consumer: str | None = None,
+    ) -> Listener | Consumer:
+        """Messages as they come, until `close`: nothing is polled, a server pushes them over a WebSocket.
+
+        `for message in queue.listen(prefetch=100):` gets them one by one; ack each. With a handler, a
+        `Consumer` calls it in a thread of its own, acks when it returns, and is returned.
+
+        At most `prefetch` messages are with this process and not settled. Their leases last until they are
+        settled or the process ends, unless `heartbeat` is False: then for `visibility_timeout`.
+        """
+        from .listening import listen
+
+        return listen(self, handler, prefetch, visibility_timeout, heartbeat, types, consumer)
 
     # -- settling -----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .feeds import Feed
 from .message import ReceivedMessage
 from .waiting import ThreadWait
 
@@ -24,6 +25,20 @@ def collect(queue: Queue, wait: ThreadWait, timeout: float | None) -> list[Recei
         if deliveries:
             return [ReceivedMessage(queue, delivery) for delivery in deliveries]
         # None of them is readable, and all are set aside: try the messages behind them.
+
+
+def collect_from(queue: Queue, feed: Feed, limit: int, timeout: float | None) -> list[ReceivedMessage]:
+    """Like `collect`, from a feed."""
+    core = queue.core
+    while True:
+        deliveries = feed.take(limit, timeout)
+        if not deliveries:
+            return []
+        deliveries = core.load(deliveries)
+        if core.broker.observed:
+            core.broker.announce()
+        if deliveries:
+            return [ReceivedMessage(queue, delivery) for delivery in deliveries]
 
 
 class Processing:

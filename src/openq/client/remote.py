@@ -50,6 +50,7 @@ from .server_api import ServerApi
 
 if TYPE_CHECKING:
     from .server_target import ServerHandle
+    from .stream_feed import StreamFeed
 
 MAX_BATCH_BYTES = 4 << 20
 ENDLESS_LEASE_MS = 60_000  # of a delivery without deadline; extended while this process lives
@@ -63,9 +64,13 @@ class RemoteBroker:
     handle: ServerHandle | None = None  # shared by queue objects
 
     def __init__(self, api: ServerApi) -> None:
-        self._api = api
+        self.api = self._api = api
+        self.has_stream = True  # until the server, or a proxy before it, refuses one
+        self.streamed: dict[
+            Receipt, StreamFeed
+        ] = {}  # deliveries that are settled on the stream that brought them
         self._calls = calls = RemoteCalls(api)
-        self.inspect = RemoteInspector(calls, self._delivery)
+        self.inspect = RemoteInspector(calls, self.parse_delivery)
         self.admin = RemoteAdmin(calls)
         self.exchanges = RemoteExchanges(calls)
         self.url = api.url
@@ -92,7 +97,7 @@ class RemoteBroker:
         """Not durable: the server responds when a change is on its disk."""
         return Storage("server", self.url, "".join(self._prefixes[:1]), is_durable=False)
 
-    def _delivery(self, document: Document, consumer: str | None) -> Delivery:
+    def parse_delivery(self, document: Document, consumer: str | None) -> Delivery:
         delivery = documents.parse_delivery(document, consumer)
         prefix = documents.receipt_prefix(document)
         if prefix is not None and prefix != self._prefixes[0]:
@@ -101,7 +106,7 @@ class RemoteBroker:
             delivery.number |= self._prefixes.index(prefix) << _NUMBER_BITS
         return delivery
 
-    def _receipt_texts(self, receipts: Iterable[Receipt]) -> list[str]:
+    def texts_of(self, receipts: Iterable[Receipt]) -> list[str]:
         return [
             documents.receipt_text(self._prefixes[number >> _NUMBER_BITS], seq, number & _NUMBER_MASK)
             for seq, number in receipts
@@ -258,7 +263,7 @@ class RemoteBroker:
         )
         if reply.value is None:
             return []
-        deliveries = [self._delivery(each, consumer) for each in reply.value["messages"]]
+        deliveries = [self.parse_delivery(each, consumer) for each in reply.value["messages"]]
         if lease_ms == NO_DEADLINE:
             for delivery in deliveries:
                 self._hold(queue, delivery)
@@ -297,19 +302,52 @@ class RemoteBroker:
         self, queue: str, verb: str, body: Document, receipts: Sequence[Receipt]
     ) -> Iterator[tuple[str, OpenQError | None, bool]]:
         """Of each receipt: its outcome, its error, and whether the request was repeated."""
+        streams = self._streams_of(receipts) if self.streamed else ()
+        if not streams:
+            yield from self._settle_by_requests(queue, verb, body, receipts)
+            return
+        done: dict[Receipt, tuple[str, OpenQError | None, bool]] = {}
+        for stream, group in streams:
+            op = verb if not body.get("reject") else "reject"
+            fields = {name: value for name, value in body.items() if name != "reject"}
+            answer = None if stream is None else stream.settle(op, group, fields)
+            if answer is not None:
+                done.update(zip(group, self._outcomes(queue, self.texts_of(group), answer), strict=True))
+                continue
+            results = self._settle_by_requests(queue, verb, body, group)
+            for receipt, (outcome, error, retried) in zip(group, results, strict=True):
+                # After a lost connection the outcome of the first try is not known.
+                done[receipt] = outcome, error, retried or stream is not None
+        yield from (done[receipt] for receipt in receipts)
+
+    def _streams_of(self, receipts: Sequence[Receipt]) -> list[tuple[StreamFeed | None, list[Receipt]]]:
+        """The receipts of each stream; none if all came by requests."""
+        groups: dict[StreamFeed | None, list[Receipt]] = {}
+        for receipt in dict.fromkeys(receipts):
+            groups.setdefault(self.streamed.get(receipt), []).append(receipt)
+        return [] if groups.keys() == {None} else list(groups.items())
+
+    def _settle_by_requests(
+        self, queue: str, verb: str, body: Document, receipts: Sequence[Receipt]
+    ) -> Iterator[tuple[str, OpenQError | None, bool]]:
         for start in range(0, len(receipts), MAX_BATCH):
-            texts = self._receipt_texts(receipts[start : start + MAX_BATCH])
+            texts = self.texts_of(receipts[start : start + MAX_BATCH])
             reply = self._calls.post(queue, verb, {**body, "receipts": texts}, idempotent=True)
-            failed: dict[str, list[Document]] = {}
-            for each in reply.value["failed"]:
-                failed.setdefault(each["receipt_id"], []).append(each)
-            errors: list[OpenQError | None] = []
-            for text in reversed(texts):  # of two equal receipts the first one succeeded
-                failures = failed.get(text)
-                errors.append(_receipt_error(failures.pop(), queue) if failures else None)
-            outcomes = iter(reply.value.get("outcomes", ()))
-            for error in reversed(errors):
-                yield (next(outcomes, "") if error is None else ""), error, reply.retried
+            yield from self._outcomes(queue, texts, reply.value, reply.retried)
+
+    def _outcomes(
+        self, queue: str, texts: list[str], answer: Document, retried: bool = False
+    ) -> Iterator[tuple[str, OpenQError | None, bool]]:
+        failed: dict[str, list[Document]] = {}
+        for each in answer.get("failed", ()):
+            failed.setdefault(each["receipt_id"], []).append(each)
+        errors: list[OpenQError | None] = []
+        for text in reversed(texts):  # of two equal receipts the first one succeeded
+            failures = failed.get(text)
+            errors.append(_receipt_error(failures.pop(), queue) if failures else None)
+        outcomes = iter(answer.get("outcomes", ()))
+        for error in reversed(errors):
+            yield (next(outcomes, "") if error is None else ""), error, retried
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
         [error] = self.ack(queue, [(seq, number)])
@@ -354,8 +392,14 @@ class RemoteBroker:
     def release(self, queue: str, receipts: Sequence[Receipt]) -> int:
         self._stop_holding(receipts)
         done = 0
+        streams = self._streams_of(receipts) if self.streamed else []
+        for stream, group in streams:
+            answer = None if stream is None else stream.settle("release", group, {})
+            if answer is not None:
+                done += answer["count"]
+                receipts = [each for each in receipts if each not in set(group)]
         for start in range(0, len(receipts), MAX_BATCH):
-            body = {"receipts": self._receipt_texts(receipts[start : start + MAX_BATCH]), "release": True}
+            body = {"receipts": self.texts_of(receipts[start : start + MAX_BATCH]), "release": True}
             done += self._calls.post(queue, "nack", body, idempotent=True).value["count"]
         return done
 
@@ -424,6 +468,8 @@ class RemoteBroker:
         return True
 
     def abort(self) -> None:
+        for stream in set(self.streamed.values()):
+            stream.abort()
         self._api.abort()
 
     def close(self) -> None:

@@ -143,7 +143,7 @@ class RestClient:
         return reply.response.raise_for_status()
 
     def new_connection(self) -> HttpClient:
-        """A connection of its own, for a response without an end. The caller closes it."""
+        """A connection of its own, for a stream or another protocol. The caller closes it."""
         return HttpClient(**self.settings)
 
     def get_text(self, target: str) -> ClientResponse:

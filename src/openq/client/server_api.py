@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -76,6 +77,10 @@ class ServerApi:
 
     def target(self, path: str) -> str:
         return self._rest.target(path)
+
+    def upgrade(self, path: str, headers: bytes) -> tuple[socket.socket, Mapping[str, str], bytes]:
+        """Open another protocol at a path below /api/v1/; see `HttpClient.upgrade`."""
+        return self._rest.new_connection().upgrade(self._rest.target(path), headers)
 
     def close(self) -> None:
         self._rest.abort()

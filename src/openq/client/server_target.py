@@ -6,11 +6,12 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import secret
 from ..model import Delivery, QueueSettings
 from .connections import PollConnection
+from .feeds import Feed, FeedOptions
 from .handle import BrokerHandle, open_shared
 from .http import Refused
 from .remote import RemoteBroker
@@ -18,6 +19,9 @@ from .remote_kv import LongPollKvWait
 from .server_api import RECONNECT_S, ServerApi, check_url
 from .settings import environment_number, log_changes, merge_settings
 from .waiting import ThreadWait
+
+if TYPE_CHECKING:
+    from .core import QueueCore
 
 POLL_S = 20.0  # one long poll; a longer wait is several
 
@@ -82,6 +86,13 @@ class ServerHandle(BrokerHandle):
     broker: RemoteBroker
     wait_class = LongPollWait
     kv_wait_class = LongPollKvWait
+
+    @staticmethod
+    def new_feed(core: QueueCore, options: FeedOptions) -> Feed:
+        from .stream_feed import StreamFeed  # loads the library for WebSockets
+
+        return StreamFeed(core, options)
+
     is_remote = is_shared_store = True
 
     def __init__(self, broker: RemoteBroker, key: str) -> None:

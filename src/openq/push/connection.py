@@ -25,7 +25,7 @@ from ..documents.problem import Problem, failure
 from ..documents.receipts import receipt_failure, with_receipt
 from ..documents.values import iso, span_ms
 from ..errors import OpenQError, QueueNotFound, VisibilityTimeoutExpired
-from ..model import Delivery, check_name, failure_text
+from ..model import NO_DEADLINE, Delivery, check_name, failure_text
 from ..names import qualified_name, split_name
 from ..server.dispatcher import QueueDispatcher
 from . import frames as f
@@ -159,7 +159,9 @@ class StreamConnection:
             raise Problem("invalid", f"there is a subscription {request.sub!r} already")
         if len(self.subscriptions) >= MAX_SUBSCRIPTIONS:
             raise Problem("invalid", f"a connection has at most {MAX_SUBSCRIPTIONS} subscriptions")
-        lease_ms = None if request.lease is None else span_ms(request.lease, "lease")
+        lease_ms: int | None = NO_DEADLINE
+        if request.lease is not None:
+            lease_ms = None if request.lease == "queue" else span_ms(request.lease, "lease")
         if lease_ms == 0:
             raise Problem("invalid", "lease must be more than 0 seconds")
         label = request.consumer or f"{self.label}/{request.sub}"

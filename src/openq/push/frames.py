@@ -5,7 +5,7 @@ Every frame is one object with its operation in `op`. `id` names a request; its 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
@@ -36,7 +36,7 @@ class Credit(Struct, kw_only=True, forbid_unknown_fields=True):
 class Subscribe(Request, tag="subscribe", kw_only=True):
     """Push the messages of a queue, or of all queues that match a pattern.
 
-    Leases end with the connection; with `lease` also after so many seconds.
+    Leases end with the connection; with `lease` also after so many seconds, or as the queue says.
     """
 
     sub: RequestId
@@ -44,7 +44,7 @@ class Subscribe(Request, tag="subscribe", kw_only=True):
     pattern: Name | None = None
     types: Annotated[list[str], Meta(max_length=100)] | None = None
     credit: Credit = field(default_factory=Credit)
-    lease: Seconds | None = None
+    lease: Seconds | Literal["queue"] | None = None
     consumer: Word | None = None
 
 

@@ -29,7 +29,7 @@ TICK_S = 1.0
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 SUBPROTOCOLS: dict[str, Format] = {"openq.json": JSON, "openq.msgpack": MSGPACK, "openq.native": NATIVE}
 
-DispatcherKey = tuple[str, int, frozenset[str] | None]
+DispatcherKey = tuple[str, int | None, frozenset[str] | None]
 
 
 class StreamServer:
@@ -84,7 +84,7 @@ class StreamServer:
     # -- dispatchers
 
     def open_dispatcher(
-        self, queue_key: str, lease_ms: int, types: frozenset[str] | None
+        self, queue_key: str, lease_ms: int | None, types: frozenset[str] | None
     ) -> QueueDispatcher[QueueConsumer]:
         key = (queue_key, lease_ms, types)
         found = self._dispatchers.get(key)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..auth.rules import matches
 from ..broker.interface import Receipt
-from ..model import NO_DEADLINE, Delivery
+from ..model import Delivery
 from ..server.dispatcher import QueueDispatcher
 from .frames import Credit, RequestId, Subscribe
 
@@ -70,7 +70,7 @@ class Subscription:
         self.pattern = request.pattern
         self.types = None if request.types is None else frozenset(request.types)
         self.label = label
-        self.lease_ms = NO_DEADLINE if lease_ms is None else lease_ms
+        self.lease_ms = lease_ms  # None: that of the queue
         self.consumers: dict[str, QueueConsumer] = {}  # by queue key
         self.in_flight = 0
         self.in_flight_bytes = 0

@@ -130,7 +130,7 @@ class QueueDispatcher(Generic[C]):
         *,
         shared_label: str,
         on_unused: Callable[[QueueDispatcher[C]], None],
-        lease_ms: int = NO_DEADLINE,
+        lease_ms: int | None = NO_DEADLINE,
         types: frozenset[str] | None = None,
         single_active: bool = False,
         is_leader: Callable[[QueueDispatcher[C]], bool] | None = None,

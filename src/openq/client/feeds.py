@@ -1,0 +1,83 @@
+"""Feeds: messages of one queue for a consumer that goes on and on.
+
+`queue.listen` and `Consumer` take messages from a feed. In this process and on Redis a feed is one wait after
+the other (`WaitFeed`). Behind a server it is a subscription of the WebSocket stream (`stream_feed.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ..model import Delivery
+
+if TYPE_CHECKING:
+    from .core import QueueCore
+    from .message import ReceivedMessage
+    from .waiting import ThreadWait
+
+
+class FeedOptions(NamedTuple):
+    """What a feed delivers. `heartbeat`: leases last as long as the consumer lives."""
+
+    prefetch: int
+    visibility_timeout: float | None
+    heartbeat: bool
+    types: frozenset[str] | None
+    consumer: str | None
+
+
+class Feed(Protocol):
+    @property
+    def limits_itself(self) -> bool: ...  # never more than `prefetch` messages are unsettled
+
+    def take(self, limit: int, timeout: float | None) -> list[Delivery]:
+        """Up to `limit` messages as soon as there is one; none after `timeout` seconds or after `end`."""
+
+    def finish(self, message: ReceivedMessage) -> None:
+        """Ack a message whose handler is done. It may return before the ack is durable; `close` waits."""
+
+    def end(self) -> None:
+        """End a `take` that waits, and all later ones. From any thread."""
+
+    def close(self) -> None:
+        """Release what was not taken. Messages that were taken stay with their consumer."""
+
+
+class WaitFeed:
+    """One wait after the other."""
+
+    limits_itself = False
+
+    def __init__(self, core: QueueCore, options: FeedOptions) -> None:
+        self._core = core
+        self._options = options
+        self._wait: ThreadWait | None = None
+        self._is_ended = False
+
+    def take(self, limit: int, timeout: float | None) -> list[Delivery]:
+        options = self._options
+        wait = self._core.new_wait(limit, options.visibility_timeout, options.types, options.consumer)
+        self._wait = wait
+        # `end` sets its flag before it looks for a wait, so one of the two sees the other.
+        if self._is_ended:
+            return []
+        try:
+            return wait.poll() if timeout is not None and timeout <= 0 else wait.wait(timeout)
+        finally:
+            self._wait = None
+
+    def finish(self, message: ReceivedMessage) -> None:
+        message.ack()
+
+    def end(self) -> None:
+        self._is_ended = True
+        wait = self._wait
+        if wait is not None:
+            wait.end()
+
+    def close(self) -> None:
+        self.end()
+
+
+NewFeed = Callable[["QueueCore", FeedOptions], Feed]
