@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..client import checks, queues
+from ..client.arrivals import Arrivals
 from ..client.core import QueueCore
 from ..client.events import make_event_filter, open_queue_pages
 from ..client.failures import retry_delay, was_interrupted
-from ..client.hooks import overridden_hooks, run_hooks, run_hooks_many
+from ..client.hooks import call_hooks, overridden_hooks, run_hooks, run_hooks_many
 from ..client.interface import LibraryBroker, OnlyInProcess
 from ..client.message import Message as AnyMessage
 from ..client.message import PeekedMessage, ReceivedMessage
@@ -170,6 +171,7 @@ class Queue:
         self.name = self.inner.name
         self._taken: dict[asyncio.Task[Any] | None, deque[Message]] = {}
         self._hooks = overridden_hooks(self, Queue)
+        self._arrivals: Arrivals | None = None  # begins on the first loop that uses a queue with hooks
 
     @classmethod
     async def open(cls, *args: Any, **options: Any) -> Queue:
@@ -180,10 +182,12 @@ class Queue:
 
     async def publish(self, body: Any, **options: Unpack[PublishOptions]) -> str:
         """Add a message; returns its id. The options are those of `openq.Queue.publish`."""
+        if self._hooks:
+            return await self._publish_heard(body, options)
         core, runner = self.core, self.runner
         if runner.executor is not None:
             return await self._publish_elsewhere(body, options)
-        seq, is_duplicate = 0, False
+        seq = 0
         if not options and type(body) is str and core.is_auto:
             try:
                 seq = core.publish_body(core.name, body.encode(), ENCODING_TEXT)
@@ -195,37 +199,59 @@ class Queue:
         if seq:
             message_id = core.id_format % seq
         else:
-            draft = make_draft(core.codec, body, **options)
-            message_id, is_duplicate = core.publish_draft(draft)
+            message_id, _ = core.publish_draft(make_draft(core.codec, body, **options))
         if core.awaits_commit:
             future = runner.commit()
             if future is not None:
                 await future
         if core.broker.observed:
             runner.emit_events()
-        if self._hooks and not is_duplicate:
-            run_hooks(self._hooks, message_id, body, options)
         return message_id
 
     async def _publish_elsewhere(self, body: Any, options: PublishOptions) -> str:
         core, runner = self.core, self.runner
-        if runner.loops is not None and not self._hooks:
+        if runner.loops is not None:
             if not options:
                 data, encoding = core.codec.encode(body)
                 soon = runner.loops.current().broker.publish_soon(core.name, data, encoding)
                 if soon is not None:
                     return core.id_format % await soon
             return await runner.change(queues.Queue.publish, body, **options)
-        draft = make_draft(core.codec, body, **options)
-        message_id, is_duplicate = await runner.change(_publish_draft, draft)
-        if self._hooks and not is_duplicate:
+        message_id, _ = await runner.change(_publish_draft, make_draft(core.codec, body, **options))
+        return message_id
+
+    async def _publish_heard(self, body: Any, options: PublishOptions) -> str:
+        """Publish, and pass the message to the hooks."""
+        draft = make_draft(self.core.codec, body, **options)
+        with self._listening().publishing() as claim:
+            message_id, is_duplicate = await self.runner.change(_publish_draft, draft)
+            if not is_duplicate:
+                claim([message_id])
+        if not is_duplicate:
             run_hooks(self._hooks, message_id, body, options)
         return message_id
 
+    def _listening(self) -> Arrivals:
+        if self._arrivals is None:
+            self._hook_loop = asyncio.get_running_loop()
+            self._arrivals = Arrivals(self.inner, self._heard)
+        return self._arrivals
+
+    def _heard(self, message: AnyMessage) -> None:
+        """A message that this object did not publish has arrived."""
+        try:
+            self._hook_loop.call_soon_threadsafe(call_hooks, self._hooks, message)
+        except RuntimeError:
+            pass  # the loop is closed
+
     async def publish_many(self, items: Iterable[Any]) -> list[str]:
         """Add many messages with one wait for the disk; see `openq.Queue.publish_many`."""
-        ids, fresh, error = await self.runner.change(_publish_items, items)
-        if self._hooks:
+        if not self._hooks:
+            ids, fresh, error = await self.runner.change(_publish_items, items)
+        else:
+            with self._listening().publishing() as claim:
+                ids, fresh, error = await self.runner.change(_publish_items, items)
+                claim([message_id for message_id, _ in fresh])
             run_hooks_many(self._hooks, fresh)
         if error is not None:
             raise error
@@ -234,12 +260,17 @@ class Queue:
     def on_msg_received(self, message: Any) -> Any:
         """In a subclass: called with each new message. Here: registers a function to be called with each.
 
-        Hooks run on the loop, after the message is stored and before `publish` returns. A hook that raises
-        is logged; the message stays in the queue.
+        Hooks run on the loop and hear every arrival once, whoever published it: for messages that this
+        object publishes before `publish` returns, for others from the first hook or publish on a loop on. A
+        hook that raises is logged; the message stays in the queue.
         """
         if not callable(message):
             return None
         self._hooks.append(message)
+        try:
+            self._listening()
+        except RuntimeError:
+            pass  # no loop runs here: it begins with the first publish
         return message
 
     onMsgReceived = on_msg_received
@@ -605,6 +636,8 @@ class Queue:
 
     async def close(self) -> None:
         """Close this queue object. The last one on a target closes its broker."""
+        if self._arrivals is not None:
+            self._arrivals.close()
         await asyncio.to_thread(self.inner.close)
         self.runner.close()
 

@@ -1,13 +1,14 @@
 """Hooks: functions that run when a message arrives.
 
-They run in the thread that publishes, after the message is stored and before `publish` returns. A hook that
-raises is logged; the message stays in the queue.
+For messages that the queue object publishes they run in the thread that publishes, after the message is
+stored and before `publish` returns; for all others see `arrivals.py`. A hook that raises is logged; the
+message stays in the queue.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .message import Message
@@ -49,8 +50,12 @@ def run_hooks(hooks: list[Hook], message_id: str, body: Any, options: Mapping[st
         attributes=options.get("attributes") or {},
         group=options.get("group"),
     )
-    for hook in hooks:
+    call_hooks(hooks, message)
+
+
+def call_hooks(hooks: Sequence[Hook], message: Message) -> None:
+    for hook in list(hooks):
         try:
             hook(message)
         except Exception:
-            log.exception("a hook failed on message %s", message_id)
+            log.exception("a hook failed on message %s", message.id)

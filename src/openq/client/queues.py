@@ -19,13 +19,14 @@ from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, Visibilit
 from ..model import ENCODING_TEXT, NO_DEADLINE, QueueSettings
 from . import checks, targets
 from .admin import Admin
+from .arrivals import Arrivals
 from .codecs import BodyCodec, Codec
 from .core import QueueCore, target_id
 from .events import QueueEvents
 from .exchanges import QueueExchanges
 from .failures import failure_of
 from .history import MessageHistory
-from .hooks import overridden_hooks, run_hooks, run_hooks_many
+from .hooks import call_hooks, overridden_hooks, run_hooks, run_hooks_many
 from .inspector import Inspector
 from .interface import LibraryBroker
 from .kv import KeyValue
@@ -113,6 +114,7 @@ class Queue:
         self.maxsize = maxsize
         self.taken = TakenItems()
         self._hooks = overridden_hooks(self, Queue)
+        self._arrivals = Arrivals(self, self._heard) if self._hooks else None
 
     @property
     def codec(self) -> Codec:
@@ -126,7 +128,7 @@ class Queue:
         delay, at, priority, group, dedup_id, unique_key, message_type, attributes, id, ttl, publisher.
         """
         core = self.core
-        if options or type(body) is not str or not core.is_auto:
+        if options or type(body) is not str or not core.is_auto or self._hooks:
             return self._publish(body, options)
         try:
             seq = core.publish_body(core.name, body.encode(), ENCODING_TEXT)
@@ -136,12 +138,21 @@ class Queue:
             return self._publish(body, options)
         if core.syncs or core.broker.observed:
             core.broker.sync()
-        message_id = core.id_format % seq
-        if self._hooks:
-            run_hooks(self._hooks, message_id, body, {})
-        return message_id
+        return core.id_format % seq
 
     def _publish(self, body: Any, options: PublishOptions) -> str:
+        if self._arrivals is None:
+            return self._store(body, options)[0]
+        with self._arrivals.publishing() as claim:
+            message_id, is_duplicate = self._store(body, options)
+            if not is_duplicate:
+                claim([message_id])
+        if not is_duplicate:
+            run_hooks(self._hooks, message_id, body, options)
+        return message_id
+
+    def _store(self, body: Any, options: PublishOptions) -> tuple[str, bool]:
+        """The id of the message, and whether it is that of an earlier one."""
         core = self.core
         seq = 0
         if not options:
@@ -152,9 +163,7 @@ class Queue:
         else:
             message_id, is_duplicate = core.publish_draft(make_draft(core.codec, body, **options))
         core.sync()
-        if self._hooks and not is_duplicate:
-            run_hooks(self._hooks, message_id, body, options)
-        return message_id
+        return message_id, is_duplicate
 
     def publish_many(self, items: Iterable[Any]) -> list[str]:
         """Add many messages with one wait for the disk. Returns their ids, in order.
@@ -162,9 +171,14 @@ class Queue:
         Each item is a body, a `Message`, or a dict with a `body` and keywords of `publish` (any other
         dict is a body). If one is refused, its error is raised after the others were added.
         """
-        ids, fresh, error = self.core.publish_items(items)
-        self.core.sync()
-        if self._hooks:
+        if self._arrivals is None:
+            ids, fresh, error = self.core.publish_items(items)
+            self.core.sync()
+        else:
+            with self._arrivals.publishing() as claim:
+                ids, fresh, error = self.core.publish_items(items)
+                claim([message_id for message_id, _ in fresh])
+                self.core.sync()
             run_hooks_many(self._hooks, fresh)
         if error is not None:
             raise error
@@ -173,13 +187,21 @@ class Queue:
     def on_msg_received(self, message: Any) -> Any:
         """In a subclass: called with each new message. Here: registers a function to be called with each.
 
-        Hooks run in the thread that publishes, after the message is stored and before `publish` returns. A
-        hook that raises is logged; the message stays in the queue.
+        Hooks hear every arrival once, whoever published it: this object, others, other processes and other
+        protocols. For messages that this object publishes they run in the thread that publishes, after the
+        message is stored and before `publish` returns; for all others in a thread of their own. A hook that
+        raises is logged; the message stays in the queue.
         """
         if not callable(message):
             return None
         self._hooks.append(message)
+        if self._arrivals is None:
+            self._arrivals = Arrivals(self, self._heard)
         return message
+
+    def _heard(self, message: Message) -> None:
+        """A message that this object did not publish has arrived."""
+        call_hooks(self._hooks, message)
 
     onMsgReceived = on_msg_received
 
@@ -541,6 +563,8 @@ class Queue:
 
     def close(self) -> None:
         """Close this queue object. The last one on a target closes its broker."""
+        if self._arrivals is not None:
+            self._arrivals.close()
         self.core.close()
 
     @property
@@ -573,4 +597,5 @@ class QueueView(Queue):
     def __init__(self, origin: Queue, broker: LibraryBroker) -> None:
         self.core = origin.core.view(broker)
         self.name, self.maxsize, self.taken = origin.name, origin.maxsize, origin.taken
-        self._hooks = []
+        self._hooks: list[Any] = []
+        self._arrivals = None
