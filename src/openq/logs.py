@@ -36,6 +36,21 @@ def emit(log: logging.Logger, level: int, event: str, **fields: object) -> None:
         log.log(level, "%s", event, extra={"fields": fields})
 
 
+class SlowLog:
+    """Logs operations of this process that take longer than a limit."""
+
+    def __init__(self) -> None:
+        self.limit_s = 0.0  # 0: none is logged
+        self._log = logging.getLogger("openq.slow")
+
+    def check(self, event: str, duration_s: float, **fields: object) -> None:
+        if 0 < self.limit_s < duration_s:
+            emit(self._log, logging.WARNING, event, duration_s=round(duration_s, 6), **fields)
+
+
+SLOW = SlowLog()
+
+
 def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
     found: Mapping[str, object] = getattr(record, "fields", {})
     return found

@@ -147,6 +147,31 @@ def test_a_line_that_a_kill_left_half_is_cut_off(tmp_path: Path) -> None:
     assert verify(FileAudit(tmp_path).lines()).ok
 
 
+def test_a_write_that_fails_half_way_leaves_no_part_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = FileAudit(tmp_path)
+    audit.append([entry()])
+    [path] = (tmp_path / "audit").glob("*.jsonl")
+    before = path.read_bytes()
+    write = os.pwrite
+
+    def full(fd: int, data: Any, offset: int) -> int:
+        if offset > len(before):
+            raise OSError(28, "No space left on device")
+        return write(fd, data[:10], offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(AuditUnavailable, match="No space left"):
+            audit.append([entry(), entry()])
+
+    assert path.read_bytes() == before
+    audit.append([entry()])
+    assert numbers(audit) == [1, 2]
+    assert verify(audit.lines()).ok
+
+
 def test_the_oldest_records_are_dropped_by_size(tmp_path: Path) -> None:
     audit = FileAudit(tmp_path)
     audit.limits = AuditLimits(max_bytes=64_000)
@@ -459,3 +484,19 @@ def test_commands_on_a_data_directory_and_the_server_write_one_chain(tmp_path: P
     assert json.loads(offline.out)["ok"] is True
     assert [each.entry.action for each in records(FileAudit(data).lines())][-1] == "stop"
     assert any("audit_head" in line for line in server.log)
+
+
+def test_the_chain_survives_kills_and_has_every_record_that_was_written(tmp_path: Path) -> None:
+    data = tmp_path / "d"
+    seen: set[str] = set()
+    for round in range(3):
+        with served(data) as server, RawHttpClient(server.port) as wire:
+            for number in range(5):
+                assert wire.rest("PUT", f"queues/q{round}-{number}", {}).status == 201
+            until(lambda: any(f"q{round}-2" in line.decode() for line in FileAudit(data).lines()))  # noqa: B023
+            seen |= {each.entry.target for each in records(FileAudit(data).lines())}
+            server.kill()
+
+    targets = [each.entry.target for each in records(FileAudit(data).lines())]
+    assert seen <= set(targets)
+    assert verify(FileAudit(data).lines()).ok

@@ -19,7 +19,7 @@ import pytest
 from openq.broker.events import ACKED, DELIVERED, PUBLISHED
 from openq.config import Config
 from openq.local.broker import LocalBroker
-from openq.logs import JsonLines, LogWriter, TextLines, emit
+from openq.logs import SLOW, JsonLines, LogWriter, TextLines, emit
 from openq.model import Draft, QueueSettings
 from openq.properties import Properties
 from openq.server.event_log import EventLog
@@ -248,6 +248,18 @@ def test_a_slow_request_is_logged_and_a_long_poll_is_not() -> None:
         paths = [line["path"] for line in events_of(server.records.lines, "slow_request")]
 
     assert paths == ["/api/v1/queues/q"]
+
+
+def test_a_slow_sync_of_the_journal_is_logged(tmp_path: Path) -> None:
+    config = Config(data=str(tmp_path), drain_timeout_s=1, log_slow=1e-9)
+    with closing(LocalBroker(tmp_path)) as broker, in_process_server(broker, config) as server:
+        with server.wire() as wire:
+            wire.rest("PUT", "queues/q", {})
+        found = events_of(server.records.lines, "slow_sync")
+
+    assert found
+    assert all(line["duration_s"] >= 0 and line["records"] > 0 for line in found)
+    assert SLOW.limit_s == 0
 
 
 # -- state changes ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ One thread at a time adds: the committing one.
 from __future__ import annotations
 
 from openq.histograms import Histogram
+from openq.logs import SLOW
 
 _MICROSECOND = 0.000_001
 
@@ -19,6 +20,7 @@ class CommitFigures:
         self.written_bytes = 0
 
     def add(self, seconds: float, records: int, size: int) -> None:
+        SLOW.check("slow_sync", seconds, records=records, bytes=size)
         self.sync_times.observe(int(seconds * 1_000_000))
         self.group_records.observe(records)
         self.written_bytes += size

@@ -29,7 +29,7 @@ from ..broker.interface import Broker
 from ..config import DEFAULT_AMQP_PORT, Config, flag_of
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
-from ..logs import emit
+from ..logs import SLOW, emit
 from ..names import split_name, split_namespace
 from ..rest.handler import RestHandler
 from ..sqs.handler import SqsHandler
@@ -134,7 +134,8 @@ class Server:
     def _set_logs(self, config: Config) -> None:
         """What is logged on demand: requests, slow operations, state changes."""
         requests = self._request_log
-        requests.logs_all, requests.slow_s = config.log_requests, config.log_slow
+        requests.logs_all = config.log_requests
+        requests.slow_s = SLOW.limit_s = config.log_slow
         self.listener.handler = requests.handle if requests.is_on else self._handler
 
     def _open_streams(self) -> StreamView:
@@ -420,6 +421,7 @@ class Server:
         """Finish running requests, then close the broker. Returns the number of stored messages."""
         self._reclaimer.stop()
         self._loop_watch.stop()
+        SLOW.limit_s = 0.0
         self.context.process.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -74,6 +74,9 @@ class _Reader:
         self._stopping = True
         self._wake.set()
         self._thread.join(STOP_S)
+        if self._thread.is_alive():  # the reader of the log is too slow
+            self._counts.gaps += 1
+            emit(log, logging.WARNING, "events_skipped", reason="stopped before all events were logged")
 
     def _run(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openq.histograms import Histogram
+from openq.logs import SLOW
 
 _MICROSECOND = 0.000_001
 
@@ -13,9 +14,11 @@ class RoundTrips:
         self.copies = Histogram(_MICROSECOND, 5, 25)
 
     def replied(self, seconds: float) -> None:
+        SLOW.check("slow_redis_call", seconds)
         self.replies.observe(int(seconds * 1_000_000))
 
     def copied(self, seconds: float) -> None:
+        SLOW.check("slow_redis_copies", seconds)
         self.copies.observe(int(seconds * 1_000_000))
 
 
