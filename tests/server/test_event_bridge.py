@@ -119,7 +119,7 @@ def test_the_exchange_cannot_be_deleted_changed_or_published_to() -> None:
         assert "openq.events" in [each["name"] for each in rest.call("GET", "/exchanges")["exchanges"]]
 
 
-def test_a_queue_of_another_vhost_gets_events_of_its_vhost_only() -> None:
+def test_a_queue_of_another_vhost_gets_events_of_its_vhost_only_until_that_is_deleted() -> None:
     with served_amqp() as (server, port):
         request = urllib.request.Request(f"{server.url}/api/vhosts/eu", b"{}", method="PUT")
         request.add_header("content-type", "application/json")
@@ -139,6 +139,19 @@ def test_a_queue_of_another_vhost_gets_events_of_its_vhost_only() -> None:
             event = json.loads(body)
             assert method.routing_key == "orders.published"
             assert (event["queue"], event["account"]) == ("orders", "eu")
+        policy = {
+            "pattern": ".*",
+            "definition": {"alternate-exchange": "amq.fanout"},
+            "apply-to": "exchanges",
+        }
+        for method, path, body in (
+            ("PUT", "policies/eu/all", json.dumps(policy).encode()),
+            ("DELETE", "vhosts/eu", b""),
+        ):
+            request = urllib.request.Request(f"{server.url}/api/{path}", body or None, method=method)
+            request.add_header("content-type", "application/json")
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                assert answer.status in (201, 204)
 
 
 def test_an_sqs_user_gets_events_in_a_queue(shared: Served) -> None:

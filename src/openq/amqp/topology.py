@@ -639,7 +639,7 @@ class Topology:
         self._expiry.start(queue_key)
 
     def _apply_to_exchange(self, exchange: Exchange) -> None:
-        if is_default(exchange.name) or exchange in PREDECLARED:
+        if is_default(exchange.name) or is_events_exchange(exchange.name) or exchange in PREDECLARED:
             return
         wanted = self._with_alternate(exchange)
         if wanted != exchange and self.has_exchange(exchange.name):

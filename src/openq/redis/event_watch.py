@@ -63,7 +63,7 @@ class EventWatch:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._stopping and self._callbacks:
-                self._thread = threading.Thread(target=self._run, name="openq-events", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="openq-event-watch", daemon=True)
                 self._thread.start()
 
     # -- called by the listener -----------------------------------------------------------------
