@@ -35,7 +35,7 @@ def sizes(endpoint: Endpoint) -> list[int]:
 
 
 def publish_sizes(client: Client, name: str, values: range) -> None:
-    """Messages that are told apart by their size."""
+    """Messages that differ in size."""
     for value in values:
         publish(client, name, "x" * value)
 

@@ -259,7 +259,7 @@ def test_a_webhook_needs_manage_and_receive_and_is_hidden_from_others(
             assert clients[user].put("/webhooks/shop", wanted).code == "forbidden", user
         made = boss.put("/webhooks/shop", wanted)
         assert made.status == 201
-        # Whoever may manage the queue may manage its webhook; to others it is not there.
+        # Users who may manage the queue may manage its webhook; others do not see it.
         assert clients["manager"].get("/webhooks/shop").status == 200
         assert clients["manager"].post("/webhooks/shop/replay", {"since": 0}).code == "forbidden"
         for user in ("reader", "other"):

@@ -149,7 +149,7 @@ class MessageSender:
 
     def _settle(self) -> bool:
         is_settled = self._settlements.flush()
-        self.context.after_commit(_ignore)  # starts the commit: nobody waits for it
+        self.context.after_commit(_ignore)  # starts the commit
         return is_settled
 
     # -- taking messages ------------------------------------------------------------------------
@@ -314,4 +314,4 @@ class MessageSender:
 
 
 def _ignore(error: OpenQError | None) -> None:
-    """Whoever waits for the disk learns of its errors; the queue keeps what was not acked."""
+    """An error of the disk is reported by the broker; a message whose ack was lost is sent again."""
