@@ -20,7 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from openq.journal import writer
+from openq.local.broker import LocalBroker
 from tests.crash.conftest import MEMORY
+from tests.crash.event_bridge import EventBridgeLoop
 from tests.crash.events import EventsLoop
 from tests.crash.every_call import count_calls, one_fault
 from tests.crash.faults import KINDS
@@ -70,6 +72,7 @@ class Campaign:
             ("server-power", self.server_power_cuts()),
             ("schedules", self.schedule_kills()),
             ("events", self.event_kills()),
+            ("events as messages", self.event_bridge_kills()),
             ("webhooks", self.webhook_kills()),
             ("pipeline", self.pipeline_kills()),
             ("worker", self.worker_kills()),
@@ -138,6 +141,17 @@ class Campaign:
             complaint = loop.run(each)
             done = f"{loop.events} events, {loop.connections} connections of readers"
             yield f"{each} kills, seed {self._seed + n}: {done}", complaint
+
+    def event_bridge_kills(self, each: int = 10) -> Iterator[Result]:
+        for n in range(KILLS // each):
+            data = self._fresh(self._disk) / "d"
+            loop = EventBridgeLoop(
+                ["--data", str(data)],
+                lambda data=data: LocalBroker(data),
+                self._seed + n,  # type: ignore[misc]
+            )
+            complaint = loop.run(each)
+            yield f"{each} kills, seed {self._seed + n}: {len(loop.received)} events", complaint
 
     def webhook_kills(self, each: int = 10) -> Iterator[Result]:
         for n in range(KILLS // each):

@@ -253,8 +253,7 @@ def test_nothing_is_kept_while_there_is_no_binding(tmp_path: Path) -> None:
         until(is_over)
 
 
-@pytest.mark.parametrize("kill", [False, True])
-def test_a_restart_continues_without_a_gap_and_without_a_repeat(tmp_path: Path, kill: bool) -> None:
+def test_a_restart_continues_without_a_gap_and_without_a_repeat(tmp_path: Path) -> None:
     server = start(tmp_path).wait()
     try:
         rest = RestClient(server.url)
@@ -265,10 +264,7 @@ def test_a_restart_continues_without_a_gap_and_without_a_repeat(tmp_path: Path, 
             for _ in range(20):
                 rest.send("work", {"payload": str(turn)})
                 expected.append(("published", "work"))
-            if kill:
-                server.kill()
-            else:
-                server.stop()
+            server.stop()
             server = start(tmp_path, port=server.port).wait()
         sink.wait(*expected)
     finally:
