@@ -27,6 +27,7 @@ from openq.client.queues import Queue as SyncQueue
 from openq.local.broker import LocalBroker
 from tests.aio.helpers import until_waiting
 from tests.client.thread_server import ThreadServer
+from tests.waiting import until_async
 
 Place = dict[str, Any]
 
@@ -296,6 +297,7 @@ def test_listeners_hear_of_every_change(place: Place) -> None:
         message = await queue.receive(visibility_timeout=10)
         assert message is not None
         await message.ack()
+        await until_async(lambda: len(events) >= 5)  # in a shared store they come in another thread
         stop()
         assert events == ["published", "received", "requeued", "received", "acked"]
 

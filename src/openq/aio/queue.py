@@ -21,7 +21,7 @@ from ..client.core import QueueCore
 from ..client.events import make_event_filter, open_queue_pages
 from ..client.failures import retry_delay, was_interrupted
 from ..client.hooks import call_hooks, overridden_hooks, run_hooks, run_hooks_many
-from ..client.interface import LibraryBroker, OnlyInProcess
+from ..client.interface import LibraryBroker
 from ..client.message import Message as AnyMessage
 from ..client.message import PeekedMessage, ReceivedMessage
 from ..client.publishing import PublishOptions, make_draft
@@ -31,7 +31,6 @@ from ..errors import (
     Closed,
     InvalidSetting,
     MessageNotFoundError,
-    NotOnThisStore,
     OpenQError,
     QueueFull,
     StoreUnavailable,
@@ -728,8 +727,8 @@ class _AsyncChangeListener:
     def __enter__(self) -> _AsyncChangeListener:
         try:
             self._stop = self._queue.subscribe(self._on_event)
-        except (OnlyInProcess, NotOnThisStore):
-            self._stop = self._changed.clear  # `wait` polls instead
+        except OpenQError:
+            self._stop = self._changed.clear  # not permitted: `wait` polls instead
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -133,7 +133,7 @@ class Admin(QueuePart):
         """
         checks.function(listener, "listener")
         name = self.core.name
-        if self.core.handle.is_remote:
+        if self.core.handle.is_shared_store:
             return listen(self.queue, self.core.broker, name, listener)
 
         def of_this_queue(event: dict[str, Any]) -> None:

@@ -13,10 +13,9 @@ from collections import deque
 from queue import Empty, Full
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MessageNotFoundError, NotOnThisStore, QueueFull
+from ..errors import MessageNotFoundError, OpenQError, QueueFull
 from ..model import NO_DEADLINE
 from . import checks
-from .interface import OnlyInProcess
 from .parts import QueuePart
 from .receiving import collect
 
@@ -138,8 +137,8 @@ class _ChangeListener:
     def __enter__(self) -> _ChangeListener:
         try:
             self._stop = self._queue.subscribe(lambda event: self._changed.set())
-        except (OnlyInProcess, NotOnThisStore):
-            self._stop = self._changed.clear  # `wait` polls instead
+        except OpenQError:
+            self._stop = self._changed.clear  # not permitted: `wait` polls instead
         return self
 
     def __exit__(self, *_: object) -> None:
