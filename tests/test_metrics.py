@@ -102,6 +102,14 @@ def test_openmetrics_names_counters_without_their_suffix_and_ends_with_eof() -> 
     assert text.count("# EOF") == 1
 
 
+def test_infinite_and_unknown_values_are_written_as_the_formats_want_them() -> None:
+    samples = [({"x": "a"}, float("inf")), ({"x": "b"}, float("-inf")), ({"x": "c"}, float("nan"))]
+
+    text = render([Family("openq_x", "gauge", "X.", samples)]).decode()
+
+    assert [line.rpartition(" ")[2] for line in text.splitlines()[2:]] == ["+Inf", "-Inf", "NaN"]
+
+
 def test_labels_are_escaped_once_for_all_columns() -> None:
     assert label_text({"account": "0", "queue": 'a"\\\n'}) == 'account="0",queue="a\\"\\\\\\n"'
 

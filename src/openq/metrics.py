@@ -8,6 +8,7 @@ thread can let others run in between.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from .histograms import HistogramValue
@@ -18,6 +19,7 @@ TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 _LINES_OF_PIECE = 2_000
+_NOT_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 class Family(NamedTuple):
@@ -89,7 +91,8 @@ def _head(family: Family | QueueColumn, openmetrics: bool) -> list[str]:
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
     inner = label_text(labels)
-    return f"{name}{{{inner}}} {value}" if inner else f"{name} {value}"
+    shown = value if isfinite(value) else _NOT_FINITE[str(value)]
+    return f"{name}{{{inner}}} {shown}" if inner else f"{name} {shown}"
 
 
 def _histogram(name: str, labels: Mapping[str, str], value: HistogramValue) -> list[str]:

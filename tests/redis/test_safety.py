@@ -236,7 +236,7 @@ def test_the_loss_window_is_a_metric(forced: Server) -> None:
     text = render(loss_window_gauges(report_of(forced))).decode()
 
     assert 'openq_store_loss_window_seconds{fault="power_loss"} 0.0' in text
-    assert 'openq_store_loss_window_seconds{fault="disk_lost"} inf' in text
+    assert 'openq_store_loss_window_seconds{fault="disk_lost"} +Inf' in text
 
 
 def test_an_error_in_the_file_of_changes_is_seen(forced: Server) -> None:

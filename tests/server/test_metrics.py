@@ -193,7 +193,10 @@ def test_times_of_the_store_loop_and_process_are_measured(running: Served) -> No
     assert found[f"{of_store}_count"] > 0
     assert found["process_resident_memory_bytes"] > 1 << 20
     assert 0 < found["process_open_fds"] < found["process_max_fds"]
-    if "--data" in running.arguments:
+    if "--data" not in running.arguments:
+        assert found["openq_redis_used_memory_bytes"] > 0
+        assert found["openq_redis_replicas"] == 0
+    else:
         assert found["openq_journal_group_records_sum"] >= found["openq_journal_group_records_count"] > 0
         assert 0 < found["openq_disk_free_bytes"] <= found["openq_disk_size_bytes"]
 

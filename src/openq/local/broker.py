@@ -573,6 +573,12 @@ class LocalBroker:
             Family(
                 "openq_kv_bytes", "gauge", "Bytes of keys and values.", [({}, self._engine.key_values.bytes)]
             ),
+            Family(
+                "openq_kv_bytes_limit",
+                "gauge",
+                "Maximum of these bytes before puts are refused.",
+                [({}, self._engine.key_values.max_bytes)],
+            ),
             *self.schedules.families(),
         ]
         if self.journal is not None:

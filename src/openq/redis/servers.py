@@ -74,4 +74,45 @@ class ServerDirectory:
             *key_values,
             *state.damage.families(),
             *([] if state.report is None else loss_window_gauges(state.report)),
+            *self._server_gauges(),
+        ]
+
+    def _server_gauges(self) -> list[Family]:
+        """Of the Redis server that has the list of queues; with a cluster, of one of its nodes."""
+        try:
+            text = b"\r\n".join(
+                self._calls.call(self._key, "INFO", part, timeout_s=_HEALTH_TIMEOUT_S)
+                for part in ("memory", "replication")
+            )
+        except StoreError:
+            return []
+        fields = dict(line.split(b":", 1) for line in text.splitlines() if b":" in line)
+        reached = int(fields.get(b"master_repl_offset", 0))
+        lags: list[tuple[dict[str, str], float]] = []
+        for at in range(int(fields.get(b"connected_slaves", 0))):
+            pairs = dict(
+                each.split(b"=", 1) for each in fields.get(b"slave%d" % at, b"").split(b",") if b"=" in each
+            )
+            address = b"%b:%b" % (pairs.get(b"ip", b""), pairs.get(b"port", b""))
+            lags.append(({"replica": address.decode()}, max(0, reached - int(pairs.get(b"offset", 0)))))
+        return [
+            Family(
+                "openq_redis_used_memory_bytes",
+                "gauge",
+                "Memory that Redis uses.",
+                [({}, int(fields.get(b"used_memory", 0)))],
+            ),
+            Family(
+                "openq_redis_memory_limit_bytes",
+                "gauge",
+                "Memory at which Redis refuses writes (maxmemory); 0: no limit.",
+                [({}, int(fields.get(b"maxmemory", 0)))],
+            ),
+            Family("openq_redis_replicas", "gauge", "Connected replicas of Redis.", [({}, len(lags))]),
+            Family(
+                "openq_redis_replica_lag_bytes",
+                "gauge",
+                "Bytes of the replication stream that a replica has not confirmed.",
+                lags,
+            ),
         ]
