@@ -35,7 +35,8 @@ ELSEWHERE = re.compile(r"openq_(store|redis|schedule|worker|webhook)_")
 
 def metric_names(text: str) -> set[str]:
     """The metrics that expressions name, without the suffixes of histograms."""
-    found = set(re.findall(r"\b((?:openq|process)_[a-z_]+)\b", text))
+    without_values = re.sub(r'"[^"]*"', "", text)  # of labels
+    found = set(re.findall(r"\b((?:openq|process)_[a-z_]+)\b", without_values))
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
 
 
