@@ -173,8 +173,7 @@ class Topology:
         for queue_key in self.queues(vhost):
             self.delete_by_key(queue_key)
         for exchange in self.exchanges(vhost):
-            is_fixed = is_default(exchange.name) or is_events_exchange(exchange.name)
-            if not is_fixed and self.has_exchange(exchange.name):
+            if split_name(exchange.name)[1] not in ("", EVENTS_EXCHANGE) and self.has_exchange(exchange.name):
                 _with_amqp_errors(self.broker.exchanges.delete_exchange, exchange.name)
         for policy in self.policies.all(vhost):
             self.policies.clear(vhost, policy.name)
@@ -392,10 +391,8 @@ class Topology:
         if vhost is None:
             return found
         own = [each for each in found if _is_in_vhost(each.name, vhost)]
-        events_key = qualified_name(account_of(vhost), EVENTS_EXCHANGE)
-        if all(each.name != events_key for each in own):
-            own.append(self._exchange(events_key))  # every vhost has it, declared or not
-        return own
+        events = self._exchange(qualified_name(account_of(vhost), EVENTS_EXCHANGE))
+        return own if events in own else [*own, events]  # every vhost has it, bound or not
 
     def is_delayed(self, exchange_key: str) -> bool:
         """Whether messages are delayed by their header `x-delay`."""

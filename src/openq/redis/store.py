@@ -64,12 +64,12 @@ class StoreState:
         self.heartbeat_ms = int(address.heartbeat_s * 1000)
         self.after_fork: list[Callable[[], None]] = []  # called in a forked child, which has no threads
         self.on_new_queue: Callable[[CachedQueue], None] | None = None
+        self.reader = ReaderState()  # of events
         self.reset_identity()
         _STATES.add(self)
         self.listeners: list[Listener] = []
         self.report: SafetyReport | None = None  # what may be lost with the settings of the servers
         self.damage = DamageRegister()
-        self.reader = ReaderState()  # of events
         self.delivery_times: DeliveryTimes | None = None  # measured if a server asks for it
         self.known_buckets: set[str] = set()  # of key-values, whose names are in the list of all
         self.kv_totals = (0, 0)  # keys and bytes of all buckets, at the last sweep
@@ -83,6 +83,7 @@ class StoreState:
         self.client = os.urandom(6).hex()  # names this process in tokens and as a holder of leases
         self.tokens = itertools.count(1)
         self.registry.lock = threading.Lock()  # a thread of the parent may have held it
+        self.reader.lock = threading.Lock()
         for reset in self.after_fork:
             reset()
 

@@ -60,6 +60,7 @@ class EventBridge:
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._is_stopping = False
+        self._is_failing = False  # reported once
         self._owner_version = 0
         self._owned_s = 0.0
         self._version = 0  # of the position
@@ -125,10 +126,15 @@ class EventBridge:
                         unwatch = self._events.watch(self._wake.set)
                     if self._step():
                         return
+                    if self._is_failing:
+                        self._is_failing = False
+                        log.warning("events are sent to queues again")
                 except Closed:
                     return
                 except OpenQError as error:
-                    log.warning("events are not sent to queues, trying again: %s", error)
+                    if not self._is_failing:
+                        log.warning("events are not sent to queues, trying again: %s", error)
+                    self._is_failing = True
                     self._version, self._after = 0, None
                     self._pause(RETRY_S)
                 except Exception:
