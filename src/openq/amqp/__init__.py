@@ -1,1 +1,1 @@
-"""AMQP 0.9.1 as RabbitMQ speaks it, over the same queues as every other door."""
+"""AMQP 0.9.1 as RabbitMQ speaks it, over the same queues as every other protocol."""
