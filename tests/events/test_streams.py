@@ -241,6 +241,25 @@ def test_other_methods_and_versions(server: InProcessServer) -> None:
     assert b"event: queue_created\n" in data
 
 
+def test_what_a_client_sends_behind_its_request_is_ignored(server: InProcessServer) -> None:
+    broker = broker_of(server)
+    broker.declare("q", QueueSettings())
+    broker.sync()
+    purge = b"POST /api/v1/queues/q/purge HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    head = f"GET /api/v1/queues/q/events HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(head + purge)
+        file = client.makefile("rb")
+        while not file.readline().startswith(b"id: "):
+            pass
+        client.sendall(b"\x00\xff" * 50_000)
+        publish(server, "q", b"x")
+        while not file.readline().startswith(b"event: published"):
+            pass
+        file.close()
+    assert broker.stats("q").ready == 1
+
+
 def test_a_reader_that_goes_away_leaves_nothing_behind(server: InProcessServer) -> None:
     admission = server.server.context.admission
     before = admission.open
