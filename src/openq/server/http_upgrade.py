@@ -44,7 +44,7 @@ def is_websocket_offer(method: bytes, target: bytes, version: str, fields: Mappi
         and b"host" in fields
         and path.startswith(b"/api/v1/")
         and path.endswith(b"/stream")
-        and b"content-length" not in fields
+        and fields.get(b"content-length", b"0").strip() == b"0"
         and b"transfer-encoding" not in fields
     )
 

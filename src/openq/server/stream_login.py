@@ -45,10 +45,11 @@ class Tickets:
 
     def issue(self, login: StreamLogin, now_ms: int) -> tuple[str, int] | None:
         """A new ticket and when it expires; None if too many are open."""
-        for text, (_, expires_ms) in list(self._tickets.items()):
-            if expires_ms > now_ms:
+        while self._tickets:
+            oldest = next(iter(self._tickets))
+            if self._tickets[oldest][1] > now_ms:
                 break
-            del self._tickets[text]
+            del self._tickets[oldest]
         if len(self._tickets) >= MAX_TICKETS:
             return None
         text = secrets.token_urlsafe(32)

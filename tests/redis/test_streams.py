@@ -1,0 +1,77 @@
+"""The WebSocket stream of servers on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from openq import OpenQ
+from tests.push.streams import Stream, opened
+from tests.redis.servers import Server
+from tests.rest.helpers import Client
+from tests.serving import Served, free_port
+from tests.waiting import until
+
+
+@contextmanager
+def serving(store: Server) -> Iterator[Served]:
+    server = Served(["--store", store.url, "--profile", "fast"], free_port())
+    try:
+        yield server.wait()
+        assert [line for line in server.log if "Traceback" in line] == []
+    finally:
+        server.stop()
+
+
+def drain(stream: Stream, count: int) -> list[str]:
+    seen: list[str] = []
+    while len(seen) < count:
+        messages = stream.next("deliver")["messages"]
+        seen += [each["payload"] for each in messages]
+        assert stream.ack(messages)["count"] == len(messages)
+    return seen
+
+
+def test_messages_are_pushed_in_order_and_return_when_a_socket_dies(redis_server: Server) -> None:
+    with serving(redis_server) as server:
+        client = Client(server.url)
+        path = client.queue("q")
+        with opened(server.url) as stream:
+            stream.subscribe("q", credit={"messages": 20})
+            for start in range(0, 300, 100):
+                client.post(f"{path}/messages/batch", [str(i) for i in range(start, start + 100)])
+            assert drain(stream, 300) == [str(i) for i in range(300)]
+
+            client.post(f"{path}/messages/batch", ["a", "b", "c"])
+            stream.messages(3)
+            stream.connection.socket.close()
+        until(lambda: client.get(path).value["stats"]["ready"] == 3)
+        messages = client.receive(path, max=10)
+        assert [each["payload"] for each in messages] == ["a", "b", "c"]
+
+
+def test_a_message_that_one_server_takes_is_pushed_by_another(redis_server: Server) -> None:
+    with serving(redis_server) as one, serving(redis_server) as two:
+        client = Client(one.url)
+        client.queue("shared.a")
+        with opened(two.url, "openq.msgpack") as stream:
+            stream.ask("subscribe", sub=1, pattern="shared.*")
+            client.post("/queues/shared.a/messages", {"payload": "x"})
+            stream.ack(stream.messages(1))
+            client.queue("shared.b")
+            client.post("/queues/shared.b/messages", {"payload": "y"})
+            assert [each["payload"] for each in stream.messages(1)] == ["y"]
+
+
+def test_the_library_listens_on_redis_and_through_a_server(redis_server: Server) -> None:
+    with serving(redis_server) as server:
+        for place in ({"url": f"{redis_server.url}?profile=fast"}, {"url": server.url}):
+            with OpenQ("listened", **place) as queue, queue.listen(prefetch=5) as messages:
+                queue.publish_many(map(str, range(20)))
+                seen = []
+                for message in messages:
+                    seen.append(message.body)
+                    message.ack()
+                    if len(seen) == 20:
+                        break
+                assert seen == [str(i) for i in range(20)]
