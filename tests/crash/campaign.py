@@ -37,6 +37,7 @@ from tests.crash.redis import CAMPAIGN_ROUNDS, SCENARIOS
 from tests.crash.schedules import ScheduleLoop
 from tests.crash.seeds import chosen_seed
 from tests.crash.server_loop import ServerLoop
+from tests.crash.streams import StreamLoop
 from tests.crash.webhooks import WebhookLoop
 from tests.crash.worker import VICTIMS as WORKER_VICTIMS
 from tests.crash.worker import WorkerLoop
@@ -74,6 +75,7 @@ class Campaign:
             ("events", self.event_kills()),
             ("events as messages", self.event_bridge_kills()),
             ("webhooks", self.webhook_kills()),
+            ("streams", self.stream_kills()),
             ("pipeline", self.pipeline_kills()),
             ("worker", self.worker_kills()),
             ("redis", self.redis_faults()),
@@ -158,6 +160,13 @@ class Campaign:
             loop = WebhookLoop(self._fresh(self._disk) / "d", self._seed + n)
             complaint = loop.run(each)
             done = f"{loop.confirmed} confirmed, {loop.repeated} of them arrived again"
+            yield f"{each} kills, seed {self._seed + n}: {done}", complaint
+
+    def stream_kills(self, each: int = 10) -> Iterator[Result]:
+        for n in range(KILLS // each):
+            loop = StreamLoop(self._fresh(self._disk) / "d", self._seed + n)
+            complaint = loop.run(each)
+            done = f"{loop.confirmed} confirmed, {loop.cut} clients cut"
             yield f"{each} kills, seed {self._seed + n}: {done}", complaint
 
     def pipeline_kills(self, each: int = 5) -> Iterator[Result]:

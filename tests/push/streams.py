@@ -26,7 +26,9 @@ class Stream:
         """Send a request; returns its id."""
         self._next_id += 1
         frame = {"op": op, "id": self._next_id, **fields}
-        self.connection.send(json.dumps(frame) if self.is_json else msgspec.msgpack.encode(frame))
+        self.connection.send(
+            json.dumps(frame, separators=(",", ":")) if self.is_json else msgspec.msgpack.encode(frame)
+        )
         return self._next_id
 
     def read(self) -> dict[str, Any]:
