@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from openq.broker.audit import records
 from openq.broker.damage import LOST
 from openq.errors import JournalDamaged
 from openq.journal.file_journal import Journal
 from openq.journal.lockfile import DirectoryLock
+from openq.local.audit_file import FileAudit
 from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
 from tests.cli.helpers import OPENQ, corrupt, directory_contents, fill, run_in_process, segment
@@ -155,6 +157,8 @@ def test_repair_keeps_intact_records_and_reports_lost_ones(damaged: Path, how: s
     assert bodies == [b"order 2", b"order 4"]
     assert dead.body == b"order 1"
     assert run_in_process("journal", "check", damaged).code == 0
+    [recorded] = records(FileAudit(damaged).lines())
+    assert (recorded.entry.protocol, recorded.entry.action) == ("cli", "repair_journal")
 
 
 def test_a_snapshot_does_not_restore_a_lost_message(data: Path) -> None:

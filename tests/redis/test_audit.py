@@ -5,12 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from openq.broker.audit import AuditEntry, AuditLimits, AuditUnavailable, records, verify
 from openq.redis.broker import RedisBroker
+from tests.cli.helpers import run_in_process
 from tests.redis.servers import Server, single, versions
+from tests.server.raw_http import RawHttpClient
+from tests.serving import Served, free_port
+from tests.waiting import until
 
 
 def entry(target: str = "q", time_ms: int = 1_000, **detail: object) -> AuditEntry:
@@ -74,6 +80,49 @@ def test_a_changed_record_is_seen(brokers: tuple[RedisBroker, RedisBroker], redi
     assert verify(audit.lines()).problems
     audit.append([entry()])
     assert [each.number for each in records(audit.lines())] == [1, 3, 4]
+
+
+def test_two_servers_share_the_audit_log_and_log_events_and_reloads(
+    redis_server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "openq.toml"
+    file.write_text("")
+    store = ["--store", redis_server.url, "--profile", "fast", "--config", str(file)]
+    servers = [Served([*store, "--log-format", "json", "--log-events"], free_port()) for _ in range(2)]
+    try:
+        for each in servers:
+            each.wait()
+        for number, each in enumerate(servers):
+            with RawHttpClient(each.port) as wire:
+                assert wire.rest("PUT", f"queues/q{number}", {}).status == 201
+        with RawHttpClient(servers[1].port) as wire:
+            assert wire.rest("POST", "queues/q0/messages", {"payload": "canary"}).status == 201
+            file.write_text("[queues.extra]\n")
+            answer = wire.rest("POST", "server/reload", {})
+            assert (answer.status, answer.json()["declared"]) == (200, ["create_queue extra"])
+
+        def listed() -> list[dict[str, Any]]:
+            with RawHttpClient(servers[0].port) as wire:
+                found: list[dict[str, Any]] = wire.rest("GET", "audit?limit=1000").json()["records"]
+                return found
+
+        wanted = {"q0", "q1", "extra"}
+        until(lambda: wanted <= {each["target"] for each in listed()})
+        for each in servers:  # every server logs the events of the store
+            until(lambda: any('"event": "published"' in line for line in each.log))  # noqa: B023
+        checked = run_in_process("audit", "verify", "--url", servers[0].url)
+        assert (checked.code, "intact" in checked.out) == (0, True), checked
+        added = run_in_process("user", "add", "ann", "--store", f"{redis_server.url}?profile=fast")
+        assert added.code == 0, added
+    finally:
+        for each in servers:
+            each.stop()
+    assert all("canary" not in line for each in servers for line in each.log)
+    with closing(RedisBroker(redis_server.url, profile="fast")) as broker:
+        found = [(each.entry.protocol, each.entry.action) for each in records(broker.audit.lines())]
+        assert ("cli", "add_user") in found
+        assert found.count(("server", "start")) == found.count(("server", "stop")) == 2
+        assert verify(broker.audit.lines()).ok
 
 
 def test_an_unreachable_redis_is_an_error_of_its_own() -> None:

@@ -120,6 +120,7 @@ def use_secrets(server: Served, secrets: dict[str, str], told: ObservedTexts, wi
     attempts = [
         basic("admin", WRONG_PASSWORD),
         basic("nobody", PASSWORD),
+        basic(PASSWORD, "admin"),  # in the wrong field
         {"Authorization": f"Basic {PASSWORD}"},
         {"Authorization": f"Token {secrets['token']}"},
         bearer(secrets["token"] + "x"),
@@ -139,7 +140,18 @@ def use_secrets(server: Served, secrets: dict[str, str], told: ObservedTexts, wi
 
 def look_everywhere(server: Served, data: Path, told: ObservedTexts, wire: RawHttpClient) -> None:
     as_admin = basic("admin", PASSWORD)
-    paths = ["users", "users/admin", "users/bob", "keys", "tokens", "server", "health", "queues", "queues/q"]
+    paths = [
+        "audit?limit=1000",
+        "users",
+        "users/admin",
+        "users/bob",
+        "keys",
+        "tokens",
+        "server",
+        "health",
+        "queues",
+        "queues/q",
+    ]
     for path in paths:
         answer = wire.ask(rest_request("GET", path, None, as_admin))
         assert told.answer(path, answer).status == 200
@@ -166,7 +178,8 @@ def test_no_secret_is_told_to_anybody_but_its_owner(tmp_path: Path) -> None:
     told.note("openq user add", done.out + done.err)
     password_file.unlink()
 
-    server = start(data, "--log-level", "debug", "--log-format", "json").wait()
+    logs = ("--log-level", "debug", "--log-format", "json", "--log-requests", "--log-slow", "0.000001")
+    server = start(data, *logs, "--log-events").wait()
     with RawHttpClient(server.port) as wire:
         secrets = make_secrets(server, data, tmp_path, wire)
         use_secrets(server, secrets, told, wire)
@@ -175,6 +188,8 @@ def test_no_secret_is_told_to_anybody_but_its_owner(tmp_path: Path) -> None:
     told.note("stdout", "\n".join(server.lines))
     told.note("log", "\n".join(server.log))
 
+    logged = [json.loads(line) for line in server.log]
+    assert {"login_refused", "request", "slow_request"} <= {line["event"] for line in logged}
     public = {"key id"}
     for kind, secret in secrets.items():
         if kind not in public:

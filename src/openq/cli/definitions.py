@@ -21,9 +21,11 @@ from ..auth.guard import Guard
 from ..auth.store import UserStore
 from ..client.http import Refused
 from ..config import Config
+from ..local.audit_file import FileAudit
 from ..local.broker import LocalBroker
 from ..server.context import ServerContext
 from .api import NotFound, UsageError, client_of, send_request
+from .audit import record
 from .output import escape_control, print_json
 from .terminal import FAILED, OK, say
 
@@ -63,6 +65,7 @@ def _apply(options: Namespace, source: Any) -> dict[str, Any]:
         apply_users(store, wanted, report)
         topology.policies.save()
         topology.broker.sync()
+    record(FileAudit(options.data), "import_definitions", options.file)
     return report.to_json()
 
 

@@ -16,7 +16,9 @@ from ..journal import repair as journal_repair
 from ..journal.disk import DiskIo
 from ..journal.inspect import JournalDamage
 from ..journal.scan import SUFFIX
+from ..local.audit_file import FileAudit
 from ..local.repair_directory import repair_directory
+from .audit import record
 from .directory import require_journal
 from .output import count_text
 from .record_json import RecordDescriber
@@ -131,6 +133,8 @@ def repair(options: Namespace) -> int:
         report = repair_directory(directory, io=ProgressIo(progress))
     finally:
         progress.end()
+    detail = {"damages": len(report.damages), "records": report.records}
+    record(FileAudit(directory), "repair_journal", "", detail)
     orphans = _orphans(directory) if report.damages else 0
     if options.json:
         print(json.dumps({**as_dict(report), "orphans": orphans}))
