@@ -11,6 +11,7 @@ import pytest
 from openq import OpenQ
 from openq.errors import InvalidSetting, StoreError
 from openq.metrics import render
+from openq.redis.broker import RedisBroker
 from openq.redis.net.url import parse
 from openq.redis.safety import (
     SafetyReport,
@@ -26,6 +27,7 @@ from tests.cli.helpers import run_in_process, run_openq
 from tests.redis import servers
 from tests.redis.servers import FORCED, Server, ServerKind, fake_server
 from tests.serving import free_port
+from tests.waiting import until
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 
@@ -396,3 +398,18 @@ def test_a_disk_that_was_too_slow_for_everysec_is_told() -> None:
 
     assert "as it was 3 times since its start (aof_delayed_fsync)" in finding.text
     assert "so long and a second more" in power.text
+
+
+def test_the_lag_of_each_replica_is_a_metric() -> None:
+    with servers.replicated(1) as both:
+        broker = RedisBroker(both.url, profile="fast")
+
+        def found() -> dict[str, float]:
+            text = render(broker.gauges()).decode()
+            lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("openq_redis_")]
+            return {name: float(value) for name, _, value in lines}
+
+        until(lambda: found()["openq_redis_replicas"] == 1)
+        until(lambda: any(name.startswith("openq_redis_replica_lag_bytes{replica=") for name in found()))
+        assert found()["openq_redis_used_memory_bytes"] > 0
+        broker.close()

@@ -340,3 +340,14 @@ def test_too_many_failed_sign_ins_are_told_to_wait(tmp_path: Path) -> None:
         assert answers[0].status == 401
         assert (answers[-1].status, answers[-1].code) == (429, "too_many_failed_logins")
         assert int(answers[-1].headers["retry-after"]) > 0
+
+
+def test_counts_of_all_queues_together_are_for_administrators(guarded: Guarded) -> None:
+    for role in ROLES:
+        answer = guarded.client(HOME, role).call("GET", "/series?name=published")
+        assert answer.status == (200 if role == "admin" else 403), role
+    narrow = guarded.client(HOME, "narrow")
+    guarded.client(HOME, "admin").queue("mine-1")
+    assert narrow.call("GET", "/series?queue=mine-1").status == 200
+    assert narrow.call("GET", "/series?queue=mine-secret").status == 403
+    assert narrow.call("GET", "/series").status == 403

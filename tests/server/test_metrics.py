@@ -207,6 +207,25 @@ def test_with_users_the_pages_need_permissions_and_show_other_accounts_to_admins
         assert server.get("/metrics")[0] == 401
 
 
+def test_queues_with_messages_that_nobody_consumes_are_counted() -> None:
+    broker = LocalBroker()
+    broker.declare("dead", QueueSettings())
+    broker.declare("orders", QueueSettings(dead_letter="dead", max_receives=1))
+    broker.declare("paused", QueueSettings(paused=True))
+    for queue in ("dead", "orders", "paused"):
+        broker.publish(queue, Draft(b"x"))
+
+    def counted() -> object:
+        return {each.name: each.samples[0][1] for each in totals(broker, True)}[
+            "openq_queues_without_consumers"
+        ]
+
+    assert counted() == 1  # dead letters have an alert of their own, and a pause is meant
+    assert len(broker.receive("orders", 1)) == 1
+    assert counted() == 0
+    broker.close()
+
+
 def test_the_times_are_differences_of_the_clock_of_the_broker() -> None:
     clock = VirtualClock()
     broker = LocalBroker(clock=clock)

@@ -135,8 +135,9 @@ def totals(broker: Broker, all_accounts: bool) -> list[Family]:
         Family(
             "openq_queues_without_consumers",
             "gauge",
-            "Queues with ready messages, of which none is in flight and for which no consumer waits.",
-            [({}, sum(row.ready > 0 and not row.in_flight and not row.waiters for row in rows))],
+            "Queues with ready messages, of which none is in flight and for which no consumer waits; without "
+            "dead-letter queues and queues that are paused.",
+            [({}, _count_without_consumers(broker, rows))],
         ),
         Family(
             "openq_waiting_consumers",
@@ -145,6 +146,16 @@ def totals(broker: Broker, all_accounts: bool) -> list[Family]:
             [({}, sum(row.waiters for row in rows))],
         ),
     ]
+
+
+def _count_without_consumers(broker: Broker, rows: Sequence[QueueCounts]) -> int:
+    idle = [row.name for row in rows if row.ready > 0 and not row.in_flight and not row.waiters]
+    if not idle:
+        return 0
+    known = [(row.name, view.settings) for row in rows if (view := broker.find_queue(row.name)) is not None]
+    targets = {settings.dead_letter for _, settings in known}
+    paused = {name for name, settings in known if settings.paused}
+    return sum(name not in targets and name not in paused for name in idle)
 
 
 _STATES = ("ready", "in_flight", "delayed")
