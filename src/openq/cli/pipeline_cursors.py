@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from .api import connect, path_part
@@ -30,12 +31,8 @@ def ls_cursors(options: Namespace) -> int:
 
 
 def rm_cursor(options: Namespace) -> int:
-    plan = f"remove cursor {options.name}"
-    removed = _remove(options, "cursors", plan, "the journal is no longer kept for it")
-    if isinstance(removed, int):
-        return removed
-    print_result(options, removed, f"cursor {options.name} removed")
-    return OK
+    plan, effect = f"remove cursor {options.name}", "the journal is no longer kept for it"
+    return _remove(options, "cursors", plan, effect, lambda _: f"cursor {options.name} removed")
 
 
 def ls_subscriptions(options: Namespace) -> int:
@@ -58,16 +55,17 @@ def ls_subscriptions(options: Namespace) -> int:
 
 
 def rm_subscription(options: Namespace) -> int:
-    plan = f"end subscription {options.name}"
-    ended = _remove(options, "subscriptions", plan, "its messages return to the queue")
-    if isinstance(ended, int):
-        return ended
-    print_result(options, ended, f"ended; {count_text(ended['messages'], 'message')} returned to the queue")
-    return OK
+    def done(ended: dict[str, Any]) -> str:
+        return f"ended; {count_text(ended['messages'], 'message')} returned to the queue"
+
+    plan, effect = f"end subscription {options.name}", "its messages return to the queue"
+    return _remove(options, "subscriptions", plan, effect, done)
 
 
-def _remove(options: Namespace, kind: str, plan: str, effect: str) -> dict[str, Any] | int:
-    """The result of the removal; the exit code after a dry run or without a confirmation."""
+def _remove(
+    options: Namespace, kind: str, plan: str, effect: str, done: Callable[[dict[str, Any]], str]
+) -> int:
+    """`done` is the text for the server's reply."""
     server = connect(options)
     if options.dry_run:
         found = [each for each in server.get(f"/pipeline/{kind}")[kind] if each["name"] == options.name]
@@ -78,5 +76,6 @@ def _remove(options: Namespace, kind: str, plan: str, effect: str) -> dict[str, 
         return OK
     if not confirm(options, f"{plan}: {effect}"):
         return NOT_CONFIRMED
-    removed: dict[str, Any] = server.delete(f"/pipeline/{kind}/{path_part(options.name)}")
-    return removed
+    removed = server.delete(f"/pipeline/{kind}/{path_part(options.name)}")
+    print_result(options, removed, done(removed))
+    return OK

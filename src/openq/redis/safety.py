@@ -336,14 +336,23 @@ def _estimates(info: ServerInfo, report: SafetyReport) -> list[LossEstimate]:
     ]
 
 
+def _unless_appended(fault: str, info: ServerInfo) -> LossEstimate | None:
+    """The loss of a server that does not append each change to a file. None: it does."""
+    match info.settings.get("appendonly"):
+        case "no":
+            return _snapshots(fault, info)
+        case None:
+            return LossEstimate(fault, math.nan, "whether appendonly is on is not known")
+        case _:
+            return None
+
+
 def _killed(info: ServerInfo, report: SafetyReport) -> LossEstimate:
     fault = "process_killed"
-    match info.settings.get("appendonly"), info.settings.get("appendfsync"):
-        case "no", _:
-            return _snapshots(fault, info)
-        case None, _:
-            return LossEstimate(fault, math.nan, "whether appendonly is on is not known")
-        case _, "everysec" | None:
+    if (without := _unless_appended(fault, info)) is not None:
+        return without
+    match info.settings.get("appendfsync"):
+        case "everysec" | None:
             return LossEstimate(
                 fault,
                 EVERYSEC_S,
@@ -355,14 +364,12 @@ def _killed(info: ServerInfo, report: SafetyReport) -> LossEstimate:
 
 def _power(info: ServerInfo, report: SafetyReport) -> LossEstimate:
     fault = "power_loss"
-    match info.settings.get("appendonly"), info.settings.get("appendfsync"):
-        case "no", _:
-            return _snapshots(fault, info)
-        case None, _:
-            return LossEstimate(fault, math.nan, "whether appendonly is on is not known")
-        case _, "always":
+    if (without := _unless_appended(fault, info)) is not None:
+        return without
+    match info.settings.get("appendfsync"):
+        case "always":
             return LossEstimate(fault, 0.0, "every change was on disk before its answer (appendfsync always)")
-        case _, "everysec":
+        case "everysec":
             # WAITAOF does not change that: with everysec it was observed to answer before the sync.
             return LossEstimate(
                 fault,
@@ -370,7 +377,7 @@ def _power(info: ServerInfo, report: SafetyReport) -> LossEstimate:
                 "the file is synced each second (appendfsync everysec); while a sync takes longer than that, "
                 "so long and a second more",
             )
-        case _, None:
+        case None:
             return LossEstimate(
                 fault, math.nan, f"appendfsync is not known: {EVERYSEC_S:g} s if it is everysec"
             )
