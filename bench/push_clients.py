@@ -6,7 +6,9 @@ when it is on disk; RabbitMQ and NATS confirm no acks. The queues are filled bef
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 
 from . import push_load
 from .amqp_client import PREFETCH
@@ -25,14 +27,15 @@ NATS = BenchTarget(1, 2)
 NATS_SYNC = "NATS syncs its file every two minutes; OpenQ syncs before it confirms an ack"
 
 
-class StreamConsumer(Emptied):
-    """The package `websockets`, as docs/PUSH.md shows it, with msgpack: one ack for each frame."""
+class OpenQConsumer(Emptied):
+    """Fills its queue by the raw client of the bench."""
 
     _numbers = itertools.count(1)
 
     def __init__(self, port: int, count: int) -> None:
         super().__init__(count)
         self._port = port
+        self._url = f"http://127.0.0.1:{port}"
         self._queue = ""
 
     async def fill(self) -> None:
@@ -40,12 +43,59 @@ class StreamConsumer(Emptied):
         AwsJson.create(self._port, self._queue)
         push_load.fill(self._port, self._queue, self._count)
 
+
+class Handled(OpenQConsumer):
+    """`queue.listen(handler)` of `openq.aio`: a task for each message, which acks it."""
+
+    async def consume(self) -> None:
+        from openq.aio import OpenQ as Client
+
+        left = self._count
+        is_done = asyncio.Event()
+
+        async def handler(message: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                is_done.set()
+
+        async with Client(self._queue, url=self._url) as queue, queue.listen(handler, prefetch=PREFETCH):
+            await is_done.wait()
+
+
+class ThreadHandled(OpenQConsumer):
+    """`queue.listen(handler)` of `openq`, in a thread."""
+
+    async def consume(self) -> None:
+        await asyncio.to_thread(self._consume)
+
+    def _consume(self) -> None:
+        from openq import OpenQ as Client
+
+        left = self._count
+        is_done = threading.Event()
+
+        def handler(message: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                is_done.set()
+
+        with Client(self._queue, url=self._url) as queue:
+            listening = queue.listen(handler, prefetch=PREFETCH)
+            is_done.wait()
+            listening.close()
+
+
+class StreamConsumer(OpenQConsumer):
+    """The package `websockets`, as docs/PUSH.md shows it, with msgpack: one ack for each frame."""
+
     async def consume(self) -> None:
         from websockets.asyncio.client import connect
         from websockets.typing import Subprotocol
 
         async with connect(
-            stream_url(f"http://127.0.0.1:{self._port}"),
+            stream_url(self._url),
             subprotocols=[Subprotocol(MSGPACK.subprotocol)],
             compression=None,
             proxy=None,
@@ -63,7 +113,11 @@ class StreamConsumer(Emptied):
                     settled += frame.count
 
 
-OURS: dict[str, type[Emptied]] = {"websockets": StreamConsumer}
+OURS: dict[str, type[OpenQConsumer]] = {
+    "openq.aio listen(handler)": Handled,
+    "openq listen(handler)": ThreadHandled,
+    "websockets": StreamConsumer,
+}
 
 
 def run(run: Run) -> None:
@@ -81,7 +135,9 @@ def run(run: Run) -> None:
             _against_nats(run, what, ours, openq.port, rivals, count)
 
 
-def _against_rabbitmq(run: Run, what: str, ours: type[Emptied], port: int, rivals: str, count: int) -> None:
+def _against_rabbitmq(
+    run: Run, what: str, ours: type[OpenQConsumer], port: int, rivals: str, count: int
+) -> None:
     try:
         RabbitMq.obtain()
     except NotAvailable as absent:
@@ -99,7 +155,7 @@ def _against_rabbitmq(run: Run, what: str, ours: type[Emptied], port: int, rival
         run.emit(row)
 
 
-def _against_nats(run: Run, what: str, ours: type[Emptied], port: int, rivals: str, count: int) -> None:
+def _against_nats(run: Run, what: str, ours: type[OpenQConsumer], port: int, rivals: str, count: int) -> None:
     try:
         NatsServer.obtain()
     except NotAvailable as absent:

@@ -391,7 +391,11 @@ class Queue:
                 target.settled = True
                 return
         if runner.executor is not None:
-            await runner.change(queues.Queue.ack, target)
+            sender = runner.ack_sender()
+            if sender is not None and type(target) is Message and target.queue is self:
+                await sender.ack(target)
+            else:
+                await runner.change(queues.Queue.ack, target)
             return
         if type(target) is Message and target.queue is self:
             delivery = target.delivery

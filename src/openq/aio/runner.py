@@ -14,6 +14,7 @@ from ..client import queues
 from ..local.broker import LocalBroker
 from ..local.commits import CommitNotifier
 from ..model import Delivery
+from .acks import AckSender
 from .threads import CallThreads, PooledWait
 from .waiting import TaskWait, commit_notifier
 
@@ -40,6 +41,7 @@ class Runner:
             CallThreads() if self._core.handle.is_remote else self.loops
         )
         self._commits: CommitNotifier | None = None
+        self._acks: AckSender | None = None
 
     def queue(self) -> queues.Queue:
         """The queue, as the running loop may use it."""
@@ -52,6 +54,15 @@ class Runner:
         if commits is None or commits.loop is not loop:
             commits = self._commits = commit_notifier(cast(LocalBroker, self._core.broker), loop)
         return commits.future()
+
+    def ack_sender(self) -> AckSender | None:
+        """For a queue on a server: the acks of the running loop."""
+        if not isinstance(self.executor, CallThreads):
+            return None
+        loop = asyncio.get_running_loop()
+        if self._acks is None or self._acks.loop is not loop:
+            self._acks = AckSender(self._core, self.executor, loop)
+        return self._acks
 
     async def wait_durable(self) -> None:
         """Return once everything done so far is on disk; then call the listeners."""

@@ -34,6 +34,10 @@ class CallThreads:
         """The call runs to its end even if the task is cancelled."""
         return await self._start(self._calls, partial(call, *args, **options))
 
+    def start(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Like `run`, without waiting. Raises Closed."""
+        return self._start(self._calls, partial(call, *args))
+
     def wait(self, wait: ThreadWait, timeout: float | None) -> asyncio.Future[list[Delivery]]:
         return self._start(self._waits, partial(wait.wait, timeout))
 
