@@ -6,6 +6,7 @@ struct for each and its encoding cost three times as much. A test compares both 
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring
 from struct import Struct
@@ -97,12 +98,16 @@ def _json_items() -> Item:
 
     def encode(delivery: Delivery, own_id: str, receipt: str) -> bytes | None:
         entry = delivery.entry
-        if entry.encoding != ENCODING_TEXT or not _is_plain(delivery):
+        if not _is_plain(delivery):
             return None
-        try:
-            payload = encode_basestring((entry.body or b"").decode())
-        except UnicodeDecodeError:
-            return None
+        body = entry.body or b""
+        if entry.encoding == ENCODING_BYTES:
+            payload = f'"{b64encode(body).decode()}","payload_encoding":"base64"'
+        else:
+            try:
+                payload = encode_basestring(body.decode())
+            except UnicodeDecodeError:
+                return None
         moments.update(delivery)
         until = "null" if moments.until is None else f'"{moments.until}"'
         return (
