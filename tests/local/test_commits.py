@@ -94,10 +94,13 @@ HERE = threading.current_thread().name
 
 
 def test_the_only_callback_of_a_tick_is_committed_by_the_loop(tmp_path: Path) -> None:
+    def is_committed_here() -> bool:
+        assert made.publish(1) == [None]
+        return HERE in made.disk.threads
+
+    # On a busy machine the writer, which looks for records every few milliseconds, may be first many times.
     with publisher(tmp_path) as made:
-        for _ in range(30):
-            assert made.publish(1) == [None]
-        assert HERE in made.disk.threads
+        until(is_committed_here)
 
 
 def test_one_callback_between_ticks_of_many_is_left_to_the_writer(tmp_path: Path) -> None:
