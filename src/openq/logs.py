@@ -124,7 +124,7 @@ class LogWriter(logging.Handler):
         self._waiting: deque[str] = deque()
         self._changed = threading.Condition()
         self._writing = False
-        self._closed = False
+        self._is_closed = False
         self._reported = 0
         self.dropped = 0
         self._thread = threading.Thread(target=self._run, name="openq-log", daemon=True)
@@ -160,7 +160,7 @@ class LogWriter(logging.Handler):
         """Wait until half of the room is free; for threads that can wait. False: there is none yet."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._closed or len(self._waiting) < self._max_lines // 2, timeout_s
+                lambda: self._is_closed or len(self._waiting) < self._max_lines // 2, timeout_s
             )
 
     def flush(self) -> None:
@@ -168,12 +168,12 @@ class LogWriter(logging.Handler):
         if threading.current_thread() is self._thread:
             return
         with self._changed:
-            self._changed.wait_for(lambda: not (self._waiting or self._writing) or self._closed, CLOSE_S)
+            self._changed.wait_for(lambda: not (self._waiting or self._writing) or self._is_closed, CLOSE_S)
 
     def close(self) -> None:
         self.flush()
         with self._changed:
-            self._closed = True
+            self._is_closed = True
             self._changed.notify_all()
         super().close()
 
@@ -182,7 +182,7 @@ class LogWriter(logging.Handler):
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
+                self._changed.wait_for(lambda: bool(self._waiting) or self._is_closed)
                 if not self._waiting:
                     return
                 lines = [self._waiting.popleft() for _ in range(min(len(self._waiting), 1_000))]

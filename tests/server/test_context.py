@@ -13,6 +13,7 @@ import pytest
 from openq.auth.guard import Guard
 from openq.auth.store import UserStore
 from openq.config import Config
+from openq.errors import Closed
 from openq.local.broker import LocalBroker
 from openq.server.context import (
     MAX_COMMITS,
@@ -122,3 +123,15 @@ def test_one_account_does_not_keep_others_from_starting_tasks() -> None:
             tasks.start("wait", "one-more", "q", wait)
     finally:
         tasks.cancel_all()
+
+
+def test_work_that_is_due_after_the_end_gets_an_error_that_says_so(context: ServerContext) -> None:
+    context.close()
+    got: list[tuple[object, BaseException | None]] = []
+
+    context.run(lambda: 1, lambda result, error: got.append((result, error)))
+    context.loop.run_until_complete(asyncio.sleep(0))
+
+    [(result, error)] = got
+    assert result is None
+    assert isinstance(error, Closed)

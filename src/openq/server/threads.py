@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
+from ..errors import Closed
+
 T = TypeVar("T")
 
 
@@ -16,7 +18,10 @@ def submit(
     work: Callable[[], T],
     then: Callable[[T | None, BaseException | None], object],
 ) -> None:
-    """Run `work` in a thread, then call `then` on the loop with its result or its error."""
+    """Run `work` in a thread, then call `then` on the loop with its result or its error.
+
+    The error is Closed if the threads have ended: a timer may be due after the server has stopped.
+    """
 
     def run() -> None:
         result: T | None = None
@@ -30,4 +35,7 @@ def submit(
         except RuntimeError:
             pass  # the loop is closed
 
-    threads.submit(run)
+    try:
+        threads.submit(run)
+    except RuntimeError:
+        loop.call_soon(then, None, Closed())
