@@ -138,39 +138,41 @@ def _sized(size: int, small: int, one: int) -> bytes:
 
 
 def _msgpack_items(native: bool) -> Item:
-    moments = _Moments()
-    rest = (
-        b"\xa6status\xaaprocessing\xacmessage_type\xc0\xa8priority\x00\xadreceive_count%b\xaaattributes\x80"
-    )
+    """All but the id, the body and the receipt is kept from message to message while it is the same."""
+    sent_ms = last_size = last_encoding = -1
+    last_lease: tuple[int, int, int | None] | None = None
+    sent = head = middle = tail = b""
 
     def encode(delivery: Delivery, own_id: str, receipt: str) -> bytes | None:
-        if not _is_plain(delivery) or delivery.count > 127:
-            return None
+        nonlocal sent_ms, last_size, last_encoding, last_lease, sent, head, middle, tail
         entry = delivery.entry
-        body = entry.body or b""
-        is_text = entry.encoding == ENCODING_TEXT
-        mark, fields = b"", 11
-        if is_text and native:
-            mark, fields = b"\xb0payload_encoding\xa4text", 12
-        elif is_text and not body.isascii():
-            return None  # it may be no UTF-8
-        head = _sized(len(body), 31, 0xD9) if is_text and not native else _sized(len(body), -1, 0xC4)
-        moments.update(delivery)
-        return b"".join(
-            (
-                b"%c\xa2id%b\xa9timestamp%b\xa7payload" % (0x80 | fields, _text(own_id), _text(moments.sent)),
-                head,
-                body,
-                mark,
-                rest % bytes((delivery.count,)),
-                b"\xaareceipt_id%b\xabreceived_at%b\xa8deadline%b"
-                % (
-                    _text(receipt),
-                    _text(moments.delivered),
-                    b"\xc0" if moments.until is None else _text(moments.until),
-                ),
+        if entry.options is not None or entry.properties is not None or delivery.count > 127:
+            return None
+        body, encoding = entry.body or b"", entry.encoding
+        if encoding == ENCODING_TEXT:
+            if not native and not body.isascii():
+                return None  # it may be no UTF-8
+        elif encoding != ENCODING_BYTES:
+            return None
+        if entry.sent_ms != sent_ms:
+            sent_ms = entry.sent_ms
+            sent = b"\xa9timestamp%b\xa7payload" % _text(iso(sent_ms))
+        lease = (delivery.count, delivery.delivered_ms, delivery.until_ms)
+        is_text = encoding == ENCODING_TEXT
+        if len(body) != last_size or encoding != last_encoding or lease != last_lease:
+            last_size, last_encoding, last_lease = len(body), encoding, lease
+            head = _sized(last_size, 31, 0xD9) if is_text and not native else _sized(last_size, -1, 0xC4)
+            middle = (b"\xb0payload_encoding\xa4text" if is_text and native else b"") + (
+                b"\xa6status\xaaprocessing\xacmessage_type\xc0\xa8priority\x00\xadreceive_count%c"
+                b"\xaaattributes\x80\xaareceipt_id" % delivery.count
             )
-        )
+            until = iso_or_none(delivery.until_ms)
+            tail = b"\xabreceived_at%b\xa8deadline%b" % (
+                _text(iso(delivery.delivered_ms)),
+                b"\xc0" if until is None else _text(until),
+            )
+        first = b"\x8c\xa2id" if is_text and native else b"\x8b\xa2id"
+        return b"".join((first, _text(own_id), sent, head, body, middle, _text(receipt), tail))
 
     return encode
 
