@@ -84,6 +84,35 @@ def test_closing_returns_what_the_loop_has_not_seen(new_queue: NewQueue) -> None
     assert [each.receive_count for each in queue.receive_many(10)] == [1, 1], "they were not counted"
 
 
+def test_a_loop_that_is_left_returns_what_it_has_not_seen(new_queue: NewQueue) -> None:
+    queue = new_queue("q")
+    queue.publish_many(["a", "b", "c"])
+
+    for message in queue.listen(prefetch=10):
+        message.ack()
+        break
+
+    until(lambda: queue.stats().ready == 2)
+    queue.publish("d")
+    assert queue.stats().ready == 3, "nothing is pushed to it any more"
+
+
+def test_a_lease_of_a_message_that_was_acked_is_not_reported_as_lost(
+    new_queue: NewQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = new_queue("q", visibility_timeout=0.3)
+    queue.publish("a")
+    with queue.listen() as messages:
+        next(messages).ack()
+
+    queue.publish("b")  # its lease is due after that of "a"
+    with queue.listen() as messages:
+        second = next(messages)
+        until(lambda: second.delivery.until_ms > second.delivery.delivered_ms + 300, "its lease is extended")
+
+    assert [each.getMessage() for each in caplog.records if "lost a lease" in each.getMessage()] == []
+
+
 def test_close_ends_a_loop_that_waits(new_queue: NewQueue) -> None:
     queue = new_queue("q")
     messages = queue.listen()

@@ -12,7 +12,7 @@ import pytest
 
 from openq.aio import Message, OpenQ
 from tests.serving import Served
-from tests.waiting import until_async
+from tests.waiting import WAIT_S, until_async
 
 Run = Callable[[Callable[[OpenQ], Awaitable[None]]], None]
 
@@ -48,6 +48,23 @@ def test_a_loop_gets_messages_as_they_come(run: Run) -> None:
                     break
         assert seen == ["before", "after"]
         assert (await queue.stats()).in_flight == 0
+
+    run(body)
+
+
+def test_a_loop_that_is_left_returns_what_it_has_not_seen(run: Run) -> None:
+    async def body(queue: OpenQ) -> None:
+        await queue.publish_many(["a", "b", "c"])
+
+        async for message in queue.listen(prefetch=10):
+            await message.ack()
+            break
+
+        async with asyncio.timeout(WAIT_S):
+            while (await queue.stats()).ready != 2:
+                await asyncio.sleep(0.001)
+        await queue.publish("d")
+        assert (await queue.stats()).ready == 3, "nothing is pushed to it any more"
 
     run(body)
 

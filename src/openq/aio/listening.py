@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("openq")
 
 Handler = Callable[["Message"], Awaitable[object]]
+
+_closing: set[asyncio.Task[None]] = set()  # listeners that nothing else refers to
 
 
 @overload
@@ -59,10 +63,15 @@ def _options(
 
 
 class Listener:
-    """An asynchronous iterator; `close` ends it and returns the messages that the loop has not seen."""
+    """An asynchronous iterator; `close` ends it and returns the messages that the loop has not seen.
+
+    A listener that is left by `break`, and that nothing refers to, is closed too.
+    """
 
     def __init__(self, queue: Queue, options: FeedOptions) -> None:
         queue.core.check_not_forked()
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it has taken something
         self.queue = queue
         self._options = options
         self._ready: deque[Message] = deque()
@@ -81,6 +90,7 @@ class Listener:
             while not self._ready:
                 if self._is_closed:
                     raise StopAsyncIteration
+                self._loop = asyncio.get_running_loop()
                 messages = await self._take()
                 self._unsettled.add(messages)
                 self._ready.extend(messages)
@@ -111,10 +121,11 @@ class Listener:
 
             feed = self._feed = StreamFeed(self.queue.core, self._options)
             loop = asyncio.get_running_loop()
+            arrived = self._arrived  # not self: the feed must not keep an unused listener
 
             def ready() -> None:
                 try:
-                    loop.call_soon_threadsafe(self._arrived.set)
+                    loop.call_soon_threadsafe(arrived.set)
                 except RuntimeError:
                     pass  # the loop is closed
 
@@ -158,6 +169,29 @@ class Listener:
             feed, self._feed = self._feed, None
         if feed is not None:
             await asyncio.to_thread(feed.close)
+
+    async def _close_unused(self) -> None:
+        try:
+            await self.close()
+        except OpenQError:
+            pass  # its leases end by themselves
+
+    def __del__(self) -> None:
+        loop = getattr(self, "_loop", None)
+        if loop is None or self._is_closed or self.queue.closed:
+            return
+        if self._pid != os.getpid() or sys.is_finalizing():
+            return  # of a forked child: the connection is the parent's
+
+        def begin() -> None:
+            task = loop.create_task(self._close_unused())
+            _closing.add(task)
+            task.add_done_callback(_closing.discard)
+
+        try:
+            loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            pass  # the loop is closed
 
     async def __aenter__(self) -> Listener:
         return self

@@ -119,7 +119,7 @@ class BrokerHandle:
             finally:
                 _lock.release()
         if not is_free:
-            _in_thread(self.leave)
+            run_in_thread(self.leave)
         elif is_last:
             self._close()
             if _lock.acquire(blocking=False):
@@ -128,10 +128,11 @@ class BrokerHandle:
                 finally:
                     _lock.release()
             else:
-                _in_thread(self._unregister)
+                run_in_thread(self._unregister)
 
 
-def _in_thread(work: Callable[[], None]) -> None:
+def run_in_thread(work: Callable[[], None]) -> None:
+    """For the garbage collector, which must not wait."""
     threading.Thread(target=work, name="openq-close", daemon=True).start()
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Protocol
 
 from ..broker.interface import only
 from ..errors import Closed, MessageNotFoundError, OpenQError, QueueNotFound, VisibilityTimeoutExpired
@@ -18,7 +19,17 @@ log = logging.getLogger("openq")
 
 _MIN_SWEEP = 16  # fewer entries are not worth a sweep
 _LEASE_LOST = (VisibilityTimeoutExpired, MessageNotFoundError, QueueNotFound, Closed)
-_HeldLease = tuple[str, Delivery, int]  # queue, delivery, length of the lease in ms
+
+
+class Settleable(Protocol):
+    """A message that its consumer settles without a word to the heartbeat."""
+
+    @property
+    def settled(self) -> bool: ...
+
+
+# Queue, delivery, length of the lease in ms, and the message, if the caller may settle it before `drop`.
+_HeldLease = tuple[str, Delivery, int, Settleable | None]
 
 
 class Heartbeat:
@@ -38,7 +49,8 @@ class Heartbeat:
         self._stopped = False
         self._wakes_at = 0.0  # when the thread wakes up by itself
 
-    def hold(self, queue: str, delivery: Delivery) -> None:
+    def hold(self, queue: str, delivery: Delivery, message: Settleable | None = None) -> None:
+        """With `message`, its lease is dropped when it comes due and the message is settled."""
         lease_ms = delivery.until_ms - delivery.delivered_ms
         if lease_ms <= 0:
             return  # without deadline, or over already: there is nothing to extend
@@ -48,7 +60,7 @@ class Heartbeat:
                 return
             number = next(self._count)
             self._numbers[id(delivery)] = number
-            self._held[number] = (queue, delivery, lease_ms)
+            self._held[number] = (queue, delivery, lease_ms, message)
             heappush(self._due, (due, number))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="openq-heartbeat", daemon=True)
@@ -95,20 +107,25 @@ class Heartbeat:
                     return
                 number = heappop(self._due)[1]
                 held = self._held.get(number)
+                if held is not None and _is_settled(held):
+                    self._numbers.pop(id(held[1]), None)
+                    del self._held[number]
+                    held = None
             if held is not None:
-                wait_s = self._extend(number, *held)
+                wait_s = self._extend(number, held)
                 with self._condition:
                     if number in self._held:
                         heappush(self._due, (time.monotonic() + wait_s, number))
 
-    def _extend(self, number: int, queue: str, delivery: Delivery, lease_ms: int) -> float:
+    def _extend(self, number: int, held: _HeldLease) -> float:
         """Seconds until the next try."""
+        queue, delivery, lease_ms, _ = held
         try:
             until_ms = only(self._broker.extend(queue, [(delivery.entry.seq, delivery.number)], lease_ms))
         except OpenQError as error:
             is_lost = isinstance(error, _LEASE_LOST)
             with self._condition:
-                still_held = number in self._held
+                still_held = number in self._held and not _is_settled(held)
                 if is_lost:
                     self._held.pop(number, None)
             if still_held:
@@ -118,3 +135,7 @@ class Heartbeat:
         if until_ms != delivery.until_ms:
             delivery.until_ms = until_ms  # a server extended its own lease, not this copy
         return lease_ms / 3000
+
+
+def _is_settled(held: _HeldLease) -> bool:
+    return held[3] is not None and held[3].settled

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from ..errors import OpenQError
 from . import checks
 from .consumer import Consumer
 from .feeds import Feed, FeedOptions
+from .handle import run_in_thread
 from .message import ReceivedMessage
 from .receiving import collect_from
 from .times import to_ms
@@ -73,7 +77,7 @@ class Unsettled:
         for message in messages:
             self._messages.append(message)
             if self._options.heartbeat:
-                heartbeat.hold(self._queue.name, message.delivery)
+                heartbeat.hold(self._queue.name, message.delivery, message)
 
     def room(self) -> int:
         """How many more may be taken. Messages that were settled, or whose lease ended, count no more."""
@@ -103,11 +107,12 @@ class Listener:
     """An iterator over messages; `close` ends it, from any thread. Ack each message.
 
     Closing returns the messages that the loop has not seen, uncounted. Those it has seen stay with it until
-    they are settled.
+    they are settled. A listener that is left by `break`, and that nothing refers to, is closed too.
     """
 
     def __init__(self, queue: Queue, options: FeedOptions) -> None:
         queue.core.check_not_forked()
+        self._pid = os.getpid()
         self._queue = queue
         self._options = options
         self._ready: deque[ReceivedMessage] = deque()
@@ -165,6 +170,18 @@ class Listener:
             feed, self._feed = self._feed, None
         if feed is not None:
             feed.close()
+
+    def _close_unused(self) -> None:
+        try:
+            self.close()
+        except OpenQError:
+            pass  # its leases end by themselves
+
+    def __del__(self) -> None:
+        if getattr(self, "_pid", 0) != os.getpid() or sys.is_finalizing():
+            return  # of a forked child: the connection is the parent's
+        if self._feed is not None and not self._closing.is_set() and not self._queue.closed:
+            run_in_thread(self._close_unused)
 
     def __enter__(self) -> Listener:
         return self
