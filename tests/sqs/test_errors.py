@@ -175,6 +175,7 @@ OURS: list[tuple[ours.OpenQError, str, int]] = [
     (ours.ExchangeNotFound("x"), "ResourceNotFoundException", 404),
     (ours.ExchangeInUse("x"), PREFIX + "UnsupportedOperation", 400),
     (ours.ScheduleNotFound("s"), "ResourceNotFoundException", 404),
+    (ours.WebhookNotFound("w"), "ResourceNotFoundException", 404),
     (ours.KvConflict("b", "k", 1), PREFIX + "UnsupportedOperation", 400),
     (ours.KvFull(5), "ServiceUnavailable", 503),
     (ours.InvalidSetting("no"), "InvalidParameterValue", 400),

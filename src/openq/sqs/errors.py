@@ -30,6 +30,7 @@ from ..errors import (
     StoreError,
     TooManyInFlight,
     VisibilityTimeoutExpired,
+    WebhookNotFound,
     public_text,
 )
 
@@ -409,7 +410,7 @@ def from_openq(error: OpenQError, receipt_handle: str | None = None) -> SqsError
             return service_unavailable(public_text(error))
         case QueueInUse() | ExchangeInUse() | NotOnThisStore() | KvConflict():
             return unsupported_operation(public_text(error))
-        case ExchangeNotFound() | HistoryUnavailable() | ScheduleNotFound():
+        case ExchangeNotFound() | HistoryUnavailable() | ScheduleNotFound() | WebhookNotFound():
             return resource_not_found(public_text(error))
         case _:
             # A failed or damaged journal, and anything else: the text says what to do.
