@@ -75,6 +75,8 @@ def test_410_disables_the_webhook_and_the_message_stays(
     # The delivery was taken back: it does not count against max_receives.
     [message] = client.get(f"/queues/{name}/messages").value["messages"]
     assert message["receive_count"] == 0
+    events = f"/queues/{name}/events?from=oldest&follow=0&events=alert"
+    until(lambda: f"webhook '{name}' is disabled: HTTP 410: bye".encode() in client.get(events).data)
     # Declaring it again does not enable it.
     declare(client, name, endpoint.url)
     assert show(client, name)["status"]["state"] == "disabled"

@@ -199,8 +199,9 @@ class EventSender:
         self.trouble = text
 
     def _is_own(self, event: Event) -> bool:
-        """Patterns of the default account would match queues of other accounts too."""
-        return split_name(event.queue)[0] == self._account
+        """Patterns of the default account would match queues of other accounts too, and events of the whole
+        server, which are for administrators."""
+        return event.queue != "" and split_name(event.queue)[0] == self._account
 
     def _item(self, event: Event) -> Item:
         selected = self.webhook.events

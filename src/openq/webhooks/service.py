@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from ..broker.events import ALERT
 from ..errors import Closed, OpenQError
 from ..metrics import Family
 from ..names import DEFAULT_ACCOUNT, split_name
@@ -221,7 +222,7 @@ class WebhookService:
         def disable(reason: str) -> None:
             self._stop_sender(entry)
             log.warning("webhook %r is disabled: %s", webhook.name, reason)
-            self.context.run(lambda: self.disable(webhook.name, reason), self._disabled)
+            self.context.run(lambda: self._disable(webhook, reason), self._disabled)
 
         client = self.client(webhook)
         if webhook.events is None:
@@ -245,6 +246,12 @@ class WebhookService:
 
         limit = self.context.loop.call_later(STOP_S, sender.abort)
         sender.stop(stopped)
+
+    def _disable(self, webhook: Webhook, reason: str) -> None:
+        """In a thread: nobody asked for it, so it is an alert too."""
+        self.disable(webhook.name, reason)
+        text = f"webhook {split_name(webhook.name)[1]!r} is disabled: {reason}"
+        self.context.broker.events.add(ALERT, webhook.queue or "", {"text": text})
 
     def disable(self, name: str, reason: str | None) -> Webhook:
         """In a thread."""
@@ -270,7 +277,7 @@ class WebhookService:
         self.changed()
         return changed
 
-    def _disabled(self, _: Webhook | None, error: BaseException | None) -> None:
+    def _disabled(self, _: None, error: BaseException | None) -> None:
         if error is not None:
             log.error("webhooks: cannot disable: %s", error)
 
