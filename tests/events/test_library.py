@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from openq import InvalidSetting, OpenQ, QueueEvent, QueueNotFound, aio
+from tests.isolation import ROOT
 from tests.serving import Served, served, start
 from tests.waiting import until
 
@@ -209,3 +212,56 @@ def test_a_listener_hears_other_processes(server: Served) -> None:
     assert {event["id"] for event in heard[:5]} == {message_id}
     assert heard[2]["detail"] == "bad"
     assert all(event["queue"] == "shared" and event["time_ms"] for event in heard)
+
+
+WITHOUT_PACKAGES = """
+import asyncio, sys
+
+for name in ("msgspec", "uvloop", "httptools", "websockets"):
+    sys.modules[name] = None  # an import of it fails
+
+from openq import OpenQ, aio
+from tests.waiting import until, until_async
+
+target = {"path": sys.argv[1]} if len(sys.argv) > 1 else {"storage": "memory"}
+
+with OpenQ("q", visibility_timeout=20, **target) as queue:
+    other = OpenQ("q", broker=queue.broker)
+    heard = []
+    queue.on_msg_received(lambda message: heard.append((message.body, message.message_type)))
+    queue.publish({"n": 1}, message_type="mine")
+    other.publish(b"2", message_type="theirs")
+    until(lambda: len(heard) == 2)
+    assert sorted(heard, key=str) == [(b"2", "theirs"), ({"n": 1}, "mine")], heard
+    queue.receive().nack(delay=30)
+    found = list(queue.events(bodies=True, follow=False))
+    assert [each.event for each in found][-4:] == ["published", "published", "delivered", "nacked"], found
+    assert found[0].detail["settings"]["visibility_timeout"] == 20
+    assert found[-3].message.body == b"2"
+    assert found[-1].detail["due"] > found[-1].time
+
+
+async def run():
+    async with aio.OpenQ("q", storage="memory") as queue:
+        heard = []
+        queue.on_msg_received(lambda message: heard.append(message.body))
+        await queue.publish("one")
+        await until_async(lambda: heard == ["one"])
+        async for event in queue.events("oldest", follow=False, events="published"):
+            assert event.event == "published"
+
+
+asyncio.run(run())
+print("done")
+"""
+
+
+@pytest.mark.parametrize("kind", ["memory", "path"])
+def test_embedded_events_and_hooks_need_no_other_package(kind: str, tmp_path: Path) -> None:
+    words = [str(tmp_path)] if kind == "path" else []
+
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGES, *words], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

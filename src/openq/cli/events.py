@@ -73,9 +73,8 @@ def _open(
 
 def _documents(pages: ServerPages) -> Iterator[Document]:
     try:
-        while (page := pages.next_page()) is not None:
-            for item in page:
-                yield item.document
+        while (page := pages.next_documents()) is not None:
+            yield from page
     finally:
         pages.close()
 

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from ..broker import events as e
 from ..broker.events import EventFilter
 from ..errors import OpenQError
+from ..model import Entry
+from ..names import split_name
 from .core import QueueCore, QueueObject
 from .event_pages import GAP, EventItem, EventPages
 from .events import open_queue_pages
@@ -92,15 +94,17 @@ class Arrivals:
             begun = frozenset(self._active)
             self._changed.wait_for(lambda: not begun & self._active)
         for item in page:
-            document = item.document
-            if document["event"] == GAP:
+            message_id = item.message_id
+            if item.event == GAP:
                 with self._changed:
                     self._own.clear()  # their events may be lost
-            elif document["event"] == e.PUBLISHED:
-                if document["queue"] is not None and not self._is_own(document["message_id"]):
-                    self._pass_on(item)
-            elif document["detail"].get("to") == document_name(self._name):
-                self._pass_on(item)
+            elif message_id is None or item.queue is None:
+                continue
+            elif item.event == e.PUBLISHED:
+                if not self._is_own(message_id):
+                    self._pass_on(message_id, item.entry)
+            elif item.detail.get("to") == split_name(self._name)[1]:
+                self._pass_on(message_id, None)  # a message that moved here: the event has no body
 
     def _is_own(self, message_id: str) -> bool:
         with self._changed:
@@ -109,21 +113,13 @@ class Arrivals:
                 self._own[message_id] = count - 1
         return count > 0
 
-    def _pass_on(self, item: EventItem) -> None:
+    def _pass_on(self, message_id: str, entry: Entry | None) -> None:
         queue, heard = self._queue(), self._heard()
         if queue is None or heard is None:
             return
-        entry = item.entry
         if entry is None:
-            try:  # a message that moved here: the event has no body
-                entry = queue.core.broker.inspect.find(self._name, item.document["message_id"])
+            try:
+                entry = queue.core.broker.inspect.find(self._name, message_id)
             except OpenQError:
                 return  # it has left the queue again
         heard(PeekedMessage(queue, entry))
-
-
-def document_name(queue_key: str) -> str:
-    """The name of a queue in the document of an event."""
-    from ..names import split_name
-
-    return split_name(queue_key)[1]

@@ -1,20 +1,22 @@
 """Where the events of a queue come from: a store that this process reads, or the stream of a server.
 
-Both give `EventItem`s: the document of an event (see `openq.documents.events`) and the published message, if
-bodies were asked for.
+Both give `EventItem`s. Those of a server are read from its documents (see `openq.documents.events`). Those of
+a store come from the events themselves: the standard library is enough.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from ..broker.events import Event, EventFilter, Events
 from ..errors import Closed
 from ..model import DeliveryOptions, Entry
+from ..names import split_name
 
 if TYPE_CHECKING:
+    from ..broker.history import PastMessage
     from .interface import LibraryBroker
 
 PAGE_EVENTS = 200
@@ -23,8 +25,14 @@ _WAIT_S = 1.0  # then the store is looked at again: it may have been closed
 
 
 class EventItem(NamedTuple):
-    document: Mapping[str, Any]
-    entry: Entry | None  # the published message with its body
+    id: str
+    event: str
+    time_ms: int
+    queue: str | None  # its name without the account; None: an event of the whole store
+    message_id: str | None
+    detail: Mapping[str, Any]  # as in documents
+    message_type: str | None  # of `published`
+    entry: Entry | None  # of `published`, if bodies were asked for
 
 
 class EventPages(Protocol):
@@ -38,6 +46,15 @@ class EventPages(Protocol):
         """The id after which this reader continues; None: nothing is known yet."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class StreamBroker(Protocol):
+    """A broker behind a server. Its module needs other packages, so it is known by this method."""
+
+    def open_events(
+        self, wanted: EventFilter, after: str | None, *, from_end: bool, bodies: bool, follow: bool
+    ) -> EventPages: ...
 
 
 class StorePages:
@@ -78,9 +95,9 @@ class StorePages:
         except Closed:
             self.close()
             return None
-        found = [self._item(event) for event in page.events]
+        found = [_item(event, self._bodies) for event in page.events]
         if page.gap_until_ms is not None:
-            found.insert(0, EventItem(gap_document(self.position, page.gap_until_ms), None))
+            found.insert(0, gap_item(self.position, page.gap_until_ms))
         self.position = page.next
         if found or not page.is_end:
             return found
@@ -88,23 +105,6 @@ class StorePages:
             return None
         self._changed.wait(_WAIT_S)
         return ()
-
-    def _item(self, event: Event) -> EventItem:
-        import msgspec
-
-        from ..documents.events import event_document
-
-        entry = None
-        past = event.message
-        if self._bodies and past is not None:
-            options = past.options
-            if options is None or options.id != event.message_id:
-                options = DeliveryOptions() if options is None else options.copy()
-                options.id = event.message_id
-            entry = Entry(
-                past.seq, past.time_ms, 0, len(past.body), past.encoding, past.body, past.properties, options
-            )
-        return EventItem(msgspec.to_builtins(event_document(event)), entry)
 
     def close(self) -> None:
         self._is_closed = True
@@ -114,10 +114,36 @@ class StorePages:
             unwatch()
 
 
-def gap_document(after: str | None, until_ms: int) -> Mapping[str, Any]:
-    from ..documents.values import iso
+def _item(event: Event, bodies: bool) -> EventItem:
+    # Not before the first event: most users of the library have no use for it.
+    from ..documents.event_details import show_detail
 
-    return {"id": after or "", "event": GAP, "time": iso(until_ms), "queue": None, "detail": {"from": after}}
+    past = event.message
+    options = None if past is None else past.options
+    return EventItem(
+        id=event.id,
+        event=event.event,
+        time_ms=event.time_ms,
+        queue=split_name(event.queue)[1] or None,
+        message_id=event.message_id,
+        detail=show_detail(event.detail) if event.detail else {},
+        message_type=None if options is None else options.type,
+        entry=_entry(past, event.message_id) if bodies and past is not None else None,
+    )
+
+
+def _entry(past: PastMessage, message_id: str | None) -> Entry:
+    options = past.options
+    if options is None or options.id != message_id:
+        options = DeliveryOptions() if options is None else options.copy()
+        options.id = message_id
+    return Entry(
+        past.seq, past.time_ms, 0, len(past.body), past.encoding, past.body, past.properties, options
+    )
+
+
+def gap_item(after: str | None, until_ms: int) -> EventItem:
+    return EventItem(after or "", GAP, until_ms, None, None, {"from": after}, None, None)
 
 
 def open_pages(
@@ -129,10 +155,8 @@ def open_pages(
     bodies: bool,
     follow: bool,
 ) -> EventPages:
-    from .remote import RemoteBroker
-
     broker.is_free()  # raises if the queue is closed
-    if isinstance(broker, RemoteBroker):
+    if isinstance(broker, StreamBroker):
         return broker.open_events(wanted, after, from_end=from_end, bodies=bodies, follow=follow)
     events: Events = broker.events  # type: ignore[attr-defined]
     return StorePages(events, wanted, after, from_end=from_end, bodies=bodies, follow=follow)

@@ -20,7 +20,7 @@ from . import checks
 from .event_pages import GAP, EventItem, EventPages, open_pages
 from .message import Message, PeekedMessage
 from .parts import QueuePart
-from .times import moment_ms, parse_iso
+from .times import from_ms, moment_ms, parse_iso
 
 if TYPE_CHECKING:
     from .core import QueueObject
@@ -52,19 +52,18 @@ class QueueEvent:
 
 
 def make_event(queue: QueueObject, item: EventItem) -> QueueEvent:
-    document = item.document
     detail = {
         name: parse_iso(value, name) if name in _TIMES and isinstance(value, str) else value
-        for name, value in document["detail"].items()
+        for name, value in item.detail.items()
     }
     return QueueEvent(
-        id=document["id"],
-        event=document["event"],
-        time=parse_iso(document["time"], "time"),
-        queue=document["queue"],
-        message_id=document.get("message_id"),
+        id=item.id,
+        event=item.event,
+        time=from_ms(item.time_ms),
+        queue=item.queue,
+        message_id=item.message_id,
         detail=detail,
-        message_type=(document.get("message") or {}).get("message_type"),
+        message_type=item.message_type,
         message=None if item.entry is None else PeekedMessage(queue, item.entry),
     )
 

@@ -31,6 +31,8 @@ from .event_pages import GAP, EventItem
 from .http import HttpClient, Refused, StreamBody, TimedOut, Unreachable
 from .rest_client import path_part
 
+Document = Mapping[str, Any]
+
 SILENCE_S = 50.0  # a server sends a heartbeat every 15 s
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
@@ -97,10 +99,15 @@ class ServerPages:
         self._open()  # an invalid request is refused here
 
     def next_page(self) -> Sequence[EventItem] | None:
-        with self._reading:
-            return self._next_page()
+        documents = self.next_documents()
+        return None if documents is None else [_item(each, self._bodies) for each in documents]
 
-    def _next_page(self) -> Sequence[EventItem] | None:
+    def next_documents(self) -> Sequence[Document] | None:
+        """Like `next_page`: the documents of the events, as the server sent them."""
+        with self._reading:
+            return self._next_documents()
+
+    def _next_documents(self) -> Sequence[Document] | None:
         if self._body is None:
             self._open()
         body = self._body
@@ -115,7 +122,7 @@ class ServerPages:
         if not data:
             self._drop()
             return self._ended()
-        found = [self._item(event, text) for event, text in self._parser.feed(data)]
+        found = [_document(event, text) for event, text in self._parser.feed(data)]
         self.position = self._parser.last_id or self.position
         return found
 
@@ -155,13 +162,13 @@ class ServerPages:
             self._closing.wait(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
-    def _lost(self, failure: Unreachable | TimedOut) -> Sequence[EventItem] | None:
+    def _lost(self, failure: Unreachable | TimedOut) -> Sequence[Document] | None:
         if self._closing.is_set():
             return None
         self._report(failure)
         return ()
 
-    def _ended(self) -> Sequence[EventItem] | None:
+    def _ended(self) -> Sequence[Document] | None:
         """The server closed the stream: it stops, or there is no more."""
         if self._closing.is_set() or not self._follow:
             return None
@@ -189,18 +196,6 @@ class ServerPages:
         }
         return "?" + urlencode(given)
 
-    # -- documents
-
-    def _item(self, event: str, text: str) -> EventItem:
-        document: Mapping[str, Any] = json.loads(text)
-        if event == GAP:
-            gap = {"id": document["from"] or "", "event": GAP, "time": document["until"], "queue": None}
-            return EventItem({**gap, "detail": {"from": document["from"]}}, None)
-        message = document.get("message")
-        if not self._bodies or message is None:
-            return EventItem(document, None)
-        return EventItem(document, _entry(document, message))
-
 
 def _only_queue(wanted: EventFilter) -> str | None:
     """One queue has a route of its own, which knows whether it exists."""
@@ -212,7 +207,32 @@ def _path(wanted: EventFilter) -> str:
     return "events" if queue is None else f"queues/{path_part(queue)}/events"
 
 
-def _entry(document: Mapping[str, Any], message: Mapping[str, Any]) -> Entry:
+# -- documents ----------------------------------------------------------------------------------
+
+
+def _document(event: str, text: str) -> Document:
+    document: Document = json.loads(text)
+    if event != GAP:
+        return document
+    gap = {"id": document["from"] or "", "event": GAP, "time": document["until"], "queue": None}
+    return {**gap, "detail": {"from": document["from"]}}
+
+
+def _item(document: Document, bodies: bool) -> EventItem:
+    message = document.get("message")
+    return EventItem(
+        id=document["id"],
+        event=document["event"],
+        time_ms=time_ms(document["time"]),
+        queue=document["queue"],
+        message_id=document.get("message_id"),
+        detail=document["detail"],
+        message_type=None if message is None else message["message_type"],
+        entry=_entry(document, message) if bodies and message is not None else None,
+    )
+
+
+def _entry(document: Document, message: Document) -> Entry:
     body, encoding = _body(message)
     options = DeliveryOptions(
         id=document["message_id"],
@@ -228,7 +248,7 @@ def _entry(document: Mapping[str, Any], message: Mapping[str, Any]) -> Entry:
     return Entry(0, time_ms(document["time"]), 0, len(body), encoding, body, properties, options)
 
 
-def _body(message: Mapping[str, Any]) -> tuple[bytes, int]:
+def _body(message: Document) -> tuple[bytes, int]:
     payload, marker = message.get("payload"), message.get("payload_encoding")
     if marker is not None:
         return base64.b64decode(payload or ""), _ENCODINGS.get(marker, ENCODING_BYTES)

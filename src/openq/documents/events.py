@@ -1,8 +1,7 @@
-"""Events as JSON documents: the same for server-sent events, webhooks, AMQP and the library."""
+"""Events as JSON documents: the same for server-sent events, webhooks, AMQP and the clients of a server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -11,13 +10,12 @@ from ..broker.events import Event
 from ..broker.history import PastMessage
 from ..model import DeliveryOptions
 from ..names import DEFAULT_ACCOUNT, split_name
-from ..settings import SETTINGS
+from .event_details import show_detail
 from .formats import JSON
 from .payloads import form_of, show_json
-from .values import iso, iso_or_none, seconds, seconds_or_forever, to_json_value
+from .values import iso, to_json_value
 
 _NO_OPTIONS = DeliveryOptions()
-_DURATIONS_OF_RETRY = {"base_ms": "base", "max_ms": "max"}
 
 
 class EventMessageView(Struct, kw_only=True, gc=False):
@@ -57,47 +55,13 @@ def event_document(event: Event, bodies: bool = False) -> EventView:
         queue=queue or None,
         account=UNSET if account == DEFAULT_ACCOUNT else account,
         message_id=UNSET if event.message_id is None else event.message_id,
-        detail=_detail(event.detail) if event.detail else {},
+        detail=show_detail(event.detail) if event.detail else {},
         message=UNSET if event.message is None else _message(event.message, bodies),
     )
 
 
 def encode_event(event: Event, bodies: bool = False) -> bytes:
     return JSON.encode(event_document(event, bodies))
-
-
-def _detail(detail: Mapping[str, Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for name, value in detail.items():
-        if name.endswith("_ms"):
-            shown[name[:-3]] = iso_or_none(value)
-        elif name == "to":
-            shown[name] = split_name(value)[1]
-        elif name == "settings":
-            shown[name] = _settings(value)
-        else:
-            shown[name] = to_json_value(value)
-    return shown
-
-
-def _settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under the names and in the units of the API, as far as they differ from the defaults."""
-    shown: dict[str, Any] = {}
-    for setting in SETTINGS:
-        if setting.field not in stored:
-            continue
-        value = stored[setting.field]
-        if setting.kind == "retry" and isinstance(value, Mapping):
-            value = {
-                _DURATIONS_OF_RETRY.get(name, name): seconds(each) if name in _DURATIONS_OF_RETRY else each
-                for name, each in value.items()
-            }
-        elif setting.kind == "duration" and value is not None:
-            value = seconds_or_forever(value) if setting.is_endless else seconds(value)
-        elif setting.kind in ("queue", "exchange") and value is not None:
-            value = split_name(value)[1]
-        shown[setting.name] = value
-    return shown
 
 
 def _message(past: PastMessage, bodies: bool) -> EventMessageView:
