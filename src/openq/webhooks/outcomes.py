@@ -8,6 +8,8 @@ from ..http_text import excerpt, retry_after_s
 from .delivery_log import DELIVERED, FAILED, GONE, PAUSED, Attempt
 from .http_client import Response
 
+MIN_PAUSE_MS = 1_000  # `Retry-After: 0`, or a date that is over, must not cause requests without a pause
+
 
 class Outcome(NamedTuple):
     kind: str
@@ -56,5 +58,5 @@ def judge(response: Response | None, error: str, now_s: float) -> Outcome:
     if status in (429, 503):
         wait_s = retry_after_s(response.retry_after, now_s)
         if wait_s is not None:
-            return Outcome(PAUSED, status, shown, round(wait_s * 1000))
+            return Outcome(PAUSED, status, shown, max(round(wait_s * 1000), MIN_PAUSE_MS))
     return Outcome(FAILED, status, shown)
