@@ -381,5 +381,22 @@ def test_the_ring_is_fine_enough_and_reaches_back(span_s: int, step_s: int, ring
     assert choose_ring(1_000_000_000 - span_s, step_s, 1_000_000_000) == ring
 
 
+@pytest.mark.parametrize("late_s", [0, 1, 10])
+@pytest.mark.parametrize(("span_s", "step_s"), [(3_600, 1), (86_400, 60), (30 * 86_400, 900)])
+def test_a_request_for_all_that_is_kept_may_arrive_late(span_s: int, step_s: int, late_s: int) -> None:
+    pages = MemoryPages()
+    now_s = 1_000_000_800
+    pages.write([(0, 0, pack_entry("", 1))])
+    reader = SeriesReader(pages)
+
+    found = reader.read("", now_s - span_s - late_s, now_s + 1, step_s, now_s)
+    by_default = reader.read("", now_s - span_s - late_s, now_s + 1, None, now_s)
+
+    assert found is not None
+    assert (found.step_s, len(found.rows)) == (step_s, span_s // step_s)
+    assert by_default is not None
+    assert by_default.step_s == auto_step(span_s)
+
+
 def test_a_span_has_about_a_hundred_steps() -> None:
     assert [auto_step(each) for each in (60, 3_600, 86_400, 30 * 86_400)] == [1, 30, 900, 21_600]

@@ -172,6 +172,7 @@ class SeriesReader:
         if place is None:
             return None
         to_s = min(to_s, now_s + 1)
+        from_s = _on_time(from_s, now_s)
         ring = choose_ring(from_s, step_s, now_s)
         from_s = max(from_s, now_s - RINGS[ring].span_s + RINGS[ring].step_s)
         step_s = _multiple(step_s or auto_step(to_s - from_s), RINGS[ring].step_s)
@@ -232,6 +233,18 @@ def _merged(rows: Iterable[Values | None]) -> Values | None:
     return merged
 
 
+def _on_time(from_s: int, now_s: int) -> int:
+    """The start of what is kept, if the request is for just that and arrived a little later.
+
+    Otherwise a request for the seconds of the last hour would get minutes, now and then.
+    """
+    for step_s, rows in RINGS:
+        span_s = step_s * rows
+        if span_s <= now_s - from_s <= span_s + _LATE_S:
+            return now_s - span_s + step_s
+    return from_s
+
+
 def choose_ring(from_s: int, step_s: int | None, now_s: int) -> int:
     """The coarsest ring that is fine enough; a coarser one if only that reaches back so far."""
     wanted_s = step_s or auto_step(now_s - from_s)
@@ -241,6 +254,7 @@ def choose_ring(from_s: int, step_s: int | None, now_s: int) -> int:
     return ring
 
 
+_LATE_S = 10
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 300, 900, 3_600, 10_800, 21_600, 86_400)
 MAX_POINTS = 11_000
 _AUTO_POINTS = 120
