@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -13,6 +13,7 @@ import pytest
 from openq.errors import JournalFailed
 from openq.journal.disk import DiskIo
 from tests.journal.helpers import contents, put, small
+from tests.tracing import traced
 from tests.waiting import until
 
 
@@ -246,14 +247,8 @@ def test_an_interruption_at_any_point_of_a_commit_leaves_nobody_waiting(tmp_path
         with journal.lock:
             location = journal.append(b"mine")
         helper.start()
-        before = sys.gettrace()  # a debugger's or the coverage's
-        sys.settrace(trace)  # type: ignore[arg-type]
-        try:
+        with suppress(KeyboardInterrupt), traced(trace):
             journal.wait(location)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
         helper.join(20)
         assert not helper.is_alive()
         put(journal, b"later")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +17,7 @@ from openq.journal.file_journal import Journal
 from openq.journal.format import frames
 from openq.journal.scan import SegmentScan
 from tests.journal.helpers import SALT, contents, put, segment_file, small
+from tests.tracing import traced
 
 TRACED = tuple(f"journal/{name}.py" for name in ("files", "writer", "pending", "stock", "lockfile"))
 ENOUGH = 30  # so many publishes in a row that end before the step: all steps were tried
@@ -32,12 +32,12 @@ class Interruption:
         self.place = ""
 
     def __enter__(self) -> Interruption:
-        self._before = sys.gettrace()  # a debugger's or the coverage's
-        sys.settrace(self._trace)  # type: ignore[arg-type]
+        self._traced = traced(self._trace)
+        self._traced.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
+        self._traced.__exit__(None, None, None)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> object:
         if not frame.f_code.co_filename.endswith(TRACED):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import linecache
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,6 +15,7 @@ from openq.clock import VirtualClock
 from openq.errors import JournalFailed, OpenQError
 from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
+from tests.tracing import traced
 
 INSIDE = ("/engine/", "/local/broker.py", "/local/core.py")
 
@@ -48,14 +49,8 @@ def _is_leaving(frame: FrameType) -> bool:
 
 def struck(n: int, verb: Callable[[], object]) -> bool:
     strike = Strike(n)
-    before = sys.gettrace()
-    sys.settrace(strike)
-    try:
+    with suppress(KeyboardInterrupt, OpenQError), traced(strike):
         verb()
-    except (KeyboardInterrupt, OpenQError):
-        pass
-    finally:
-        sys.settrace(before)
     return strike.struck
 
 

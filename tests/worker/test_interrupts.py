@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from openq import Queue
 from openq.worker import App, Worker
+from tests.isolation import with_tests
 from tests.waiting import until
 from tests.worker.helpers import outcomes
 
@@ -63,3 +66,36 @@ def test_a_time_limit_that_python_ignores_in_a_destructor_is_raised_again() -> N
     with Worker(app, threads=1) as worker:
         until(lambda: outcomes(worker).get("dead", 0) == 20, "all jobs exceed their time")
     app.close()
+
+
+TRACED_AFTER_A_TIME_LIMIT = """
+import sys, time
+from openq.worker import App, Worker
+from tests.waiting import until
+from tests.worker.helpers import outcomes
+
+app = App()
+
+@app.task(queue="jobs", retries=0, timeout=0.01)
+def endless():
+    while True:
+        time.sleep(0.001)
+
+endless.send()
+with Worker(app, threads=1) as worker:
+    until(lambda: outcomes(worker).get("dead", 0) == 1)
+
+def traced():
+    return "traced"
+
+sys.settrace(lambda *event: None)
+print(traced())
+"""
+
+
+def test_a_debugger_works_after_a_time_limit() -> None:
+    """In a process of its own: if it does not, Python 3.11 loops for ever and hears no signal."""
+    command = [sys.executable, "-c", TRACED_AFTER_A_TIME_LIMIT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=with_tests())
+
+    assert done.stdout == "traced\n", done.stderr

@@ -49,7 +49,7 @@ class Slot:
             self.job = None
             if self._is_pending:
                 self._is_pending = False
-                _raise_in(self.thread_id, None)
+                _withdraw(self.thread_id)
 
     def interrupt(self, job: ActiveJob, kind: type[BaseException]) -> bool:
         """Raise an exception in the handler of this job, once. False if it does not run here any more."""
@@ -144,3 +144,24 @@ def _raise_in(thread_id: int, kind: type[BaseException] | None) -> None:
 
     exception = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), exception)
+
+
+class _Delivered(BaseException):
+    """Ends the search of the interpreter for pending exceptions."""
+
+
+def _withdraw(thread_id: int) -> None:
+    """Take back the exception of a thread, if one is pending.
+
+    Every call of `PyThreadState_SetAsyncExc` makes the interpreter look for pending exceptions until one is
+    delivered: all calls and loops of the process are slower meanwhile, and in Python 3.11 a trace function
+    (a debugger, coverage) makes the interpreter loop for ever. So this thread delivers one to itself.
+    """
+    _raise_in(thread_id, None)
+    if thread_id == threading.get_ident():
+        try:
+            _raise_in(thread_id, _Delivered)
+            for _ in range(1_000):
+                pass
+        except _Delivered:
+            pass
