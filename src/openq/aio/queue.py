@@ -259,7 +259,7 @@ class Queue:
     def on_msg_received(self, message: Any) -> Any:
         """In a subclass: called with each new message. Here: registers a function to be called with each.
 
-        Hooks run on the loop and hear every arrival once, whoever published it: for messages that this
+        Hooks run on the loop and hear every arrival once, from any publisher: for messages that this
         object publishes before `publish` returns, for others from the first hook or publish on a loop on. A
         hook that raises is logged; the message stays in the queue.
         """

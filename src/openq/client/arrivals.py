@@ -1,4 +1,4 @@
-"""Hooks hear every arrival in a queue, whoever published it, each once.
+"""Hooks hear every arrival in a queue, from any publisher, each once.
 
 The messages that a queue object publishes itself are passed to its hooks by `publish`, before it returns. All
 others come from the events of the queue, in a thread, which leaves out the own ones: `publishing` marks a

@@ -199,7 +199,7 @@ def listener_event(event: QueueEvent, queue: str) -> dict[str, Any]:
 def listen(
     queue: QueueObject, broker: LibraryBroker, name: str, listener: Callable[[dict[str, Any]], None]
 ) -> Callable[[], None]:
-    """Call `listener` in a thread with every event of the queue, whoever caused it."""
+    """Call `listener` in a thread with every event of the queue, from any cause."""
     wanted = EventFilter(events=frozenset(_LISTENER_NAMES), names=frozenset((name,)))
     pages = open_queue_pages(broker, wanted, None, bodies=False, follow=True)
 

@@ -187,7 +187,7 @@ class Queue:
     def on_msg_received(self, message: Any) -> Any:
         """In a subclass: called with each new message. Here: registers a function to be called with each.
 
-        Hooks hear every arrival once, whoever published it: this object, others, other processes and other
+        Hooks hear every arrival once, from any publisher: this object, others, other processes and other
         protocols. For messages that this object publishes they run in the thread that publishes, after the
         message is stored and before `publish` returns; for all others in a thread of their own. A hook that
         raises is logged; the message stays in the queue.

@@ -64,7 +64,7 @@ class Execution:
                 self.lost(job)  # the process was paused while the job waited
                 return
             slot.enter(job)
-            if job.is_lost:  # after `enter`: whoever loses it from now on sees the slot
+            if job.is_lost:  # after `enter`: a later loss sees the slot
                 slot.leave()
                 if job.interrupt is not WorkerStopped:
                     self.lost(job)
