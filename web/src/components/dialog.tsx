@@ -1,0 +1,139 @@
+/** Dialogs: a plain one, and the one for actions, which says what it touches before it runs. */
+import { signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { Problem, type Request } from "../api/client";
+import { curlLine } from "../api/lines";
+import { Button, Notice } from "./basics";
+import { CopyLine } from "./code";
+import { toast, toastProblem } from "./toast";
+
+export function Dialog(props: { title: string; onClose: () => void; wide?: boolean; children: ComponentChildren }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const element = dialog.current;
+    // The dialog gives the focus back to where it was by itself.
+    element?.showModal();
+    return () => element?.close();
+  }, []);
+  return (
+    <dialog
+      ref={dialog}
+      class={props.wide ? "wide" : ""}
+      aria-label={props.title}
+      onCancel={(event) => {
+        event.preventDefault();
+        props.onClose();
+      }}
+      onClick={(event) => event.target === dialog.current && props.onClose()}
+    >
+      <div class="dialog">
+        <div class="row between">
+          <h2>{props.title}</h2>
+          <Button small kind="quiet" aria-label="Close" onClick={props.onClose}>
+            ✕
+          </Button>
+        </div>
+        {props.children}
+      </div>
+    </dialog>
+  );
+}
+
+export interface Action {
+  title: string;
+  /** What will happen, in a sentence or with fields of a form. Is drawn again when the form changes. */
+  body?: () => ComponentChildren;
+  danger?: boolean;
+  /** How many messages it touches: a dry run. Runs again when `key` changes. */
+  count?: (signal: AbortSignal) => Promise<number>;
+  key?: () => string;
+  noun?: [string, string];
+  /** Text of the button that does it: "Redrive", followed by the count. */
+  verb: string;
+  /** What is sent, for "copy as curl". */
+  request?: () => Request;
+  cli?: () => string;
+  /** Does it; the result is the text of a toast, with an optional way back. */
+  run: () => Promise<string | { text: string; undo?: () => void }>;
+  done?: () => void;
+}
+
+const current = signal<Action | null>(null);
+
+export function openAction(action: Action): void {
+  current.value = action;
+}
+
+export function ActionHost() {
+  const action = current.value;
+  return action ? <ActionDialog action={action} onClose={() => (current.value = null)} /> : null;
+}
+
+function ActionDialog({ action, onClose }: { action: Action; onClose: () => void }) {
+  const [count, setCount] = useState<number | undefined>();
+  const [problem, setProblem] = useState<Problem>();
+  const [busy, setBusy] = useState(false);
+  const key = action.key?.() ?? "";
+  useEffect(() => {
+    if (!action.count) return;
+    const aborter = new AbortController();
+    setCount(undefined);
+    setProblem(undefined);
+    action.count(aborter.signal).then(
+      (value) => !aborter.signal.aborted && setCount(value),
+      (error: unknown) => !aborter.signal.aborted && error instanceof Problem && setProblem(error),
+    );
+    return () => aborter.abort();
+  }, [key]);
+
+  async function run(): Promise<void> {
+    setBusy(true);
+    try {
+      const result = await action.run();
+      onClose();
+      if (typeof result === "string") toast(result);
+      else toast(result.text, "good", result.undo && { title: "Undo", run: result.undo });
+      action.done?.();
+    } catch (error) {
+      setBusy(false);
+      if (error instanceof Problem) setProblem(error);
+      else toastProblem(error);
+    }
+  }
+
+  const [one, many] = action.noun ?? ["message", "messages"];
+  const waits = action.count !== undefined && count === undefined;
+  const request = action.request?.();
+  return (
+    <Dialog title={action.title} onClose={onClose}>
+      {action.body?.()}
+      {action.count && (
+        <p aria-live="polite">
+          {problem ? "" : waits ? "Counting…" : count === 0 ? `No ${one} is affected.` : <b>{`${count?.toLocaleString()} ${count === 1 ? `${one} is` : `${many} are`} affected.`}</b>}
+        </p>
+      )}
+      {problem && (
+        <Notice tone="bad">
+          {problem.message} {problem.hint}
+        </Notice>
+      )}
+      {(action.cli || request) && (
+        <details>
+          <summary>Copy as a command</summary>
+          <div class="stack tight">
+            {action.cli && <CopyLine text={action.cli()} />}
+            {request && <CopyLine text={curlLine(request)} />}
+          </div>
+        </details>
+      )}
+      <div class="row end">
+        <Button onClick={onClose}>Cancel</Button>
+        <Button kind={action.danger ? "danger" : "primary"} autofocus disabled={busy || waits || count === 0} onClick={run}>
+          {busy ? "Working…" : count === undefined ? action.verb : `${action.verb} ${count.toLocaleString()}`}
+        </Button>
+      </div>
+    </Dialog>
+  );
+}

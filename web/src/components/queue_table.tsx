@@ -1,0 +1,64 @@
+/** The table of queues, of the overview and of the screen of queues. */
+import type { ComponentChildren } from "preact";
+import { useMemo } from "preact/hooks";
+
+import { count, duration, rate } from "../format";
+import { queues, type QueueRow } from "../live";
+import { query, setQuery, to } from "../router";
+import { Badge } from "./basics";
+import { Sparkline } from "./chart";
+import { FilterBox } from "./field";
+import { DataTable, type Column } from "./table";
+
+const COLUMNS: Column<QueueRow>[] = [
+  {
+    id: "name",
+    title: "Queue",
+    name: true,
+    sort: (row) => row.name,
+    cell: (row) => (
+      <>
+        <a href={to(["queues", row.name])}>{row.name}</a> {row.paused && <Badge tone="warn">paused</Badge>}
+      </>
+    ),
+  },
+  { id: "ready", title: "Ready", num: true, width: "90px", sort: (row) => row.ready, cell: (row) => count(row.ready) },
+  { id: "in_flight", title: "In flight", num: true, width: "90px", sort: (row) => row.inFlight, cell: (row) => count(row.inFlight) },
+  { id: "delayed", title: "Delayed", num: true, width: "90px", sort: (row) => row.delayed, cell: (row) => count(row.delayed) },
+  { id: "in", title: "In/s", num: true, width: "80px", sort: (row) => row.inRate, cell: (row) => rate(row.inRate) },
+  { id: "out", title: "Out/s", num: true, width: "80px", sort: (row) => row.outRate, cell: (row) => rate(row.outRate) },
+  { id: "age", title: "Oldest", num: true, width: "110px", sort: (row) => row.oldestAge ?? -1, cell: (row) => duration(row.oldestAge) },
+  { id: "recent", title: "Last minute", width: "120px", cell: (row) => <Sparkline values={row.recent} /> },
+];
+
+export function filterQueues(rows: Iterable<QueueRow>, text: string): QueueRow[] {
+  const wanted = text.toLowerCase();
+  return [...rows].filter((row) => row.name.toLowerCase().includes(wanted));
+}
+
+export function QueueTable({ empty }: { empty?: ComponentChildren }) {
+  const text = query.value.get("filter") ?? "";
+  const sort = query.value.get("sort") ?? "name";
+  const all = queues.value;
+  const rows = useMemo(() => filterQueues(all.values(), text), [all, text]);
+  return (
+    <section class="card" aria-label="Queues">
+      <header>
+        <h2>
+          Queues <span class="soft">{text ? `${count(rows.length)} of ${count(all.size)}` : count(all.size)}</span>
+        </h2>
+        <FilterBox label="Filter by name" value={text} onValue={(filter) => setQuery({ filter })} />
+      </header>
+      <DataTable
+        caption="Queues with their messages and rates"
+        columns={COLUMNS}
+        rows={rows}
+        rowKey={(row) => row.name}
+        rowHref={(row) => to(["queues", row.name])}
+        sort={sort}
+        onSort={(next) => setQuery({ sort: next === "name" ? undefined : next })}
+        empty={empty ?? <p class="state">No queue has “{text}” in its name.</p>}
+      />
+    </section>
+  );
+}

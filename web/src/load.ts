@@ -1,0 +1,52 @@
+/** Values that a screen loads: one hook for loading, errors, refreshing and races between answers. */
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { Problem } from "./api/client";
+
+export interface Loaded<T> {
+  value: T | undefined;
+  problem: Problem | undefined;
+  /** True until the first answer; later loads keep the old value on the screen. */
+  loading: boolean;
+  reload: () => void;
+}
+
+/**
+ * Loads when `keys` change, and again every `everySeconds` while the page is visible.
+ * Only the answer to the latest load counts.
+ */
+export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: unknown[], everySeconds?: number): Loaded<T> {
+  const [state, setState] = useState<{ value?: T; problem?: Problem; loading: boolean }>({ loading: true });
+  const [turn, setTurn] = useState(0);
+  const shown = useRef<string>("");
+  const key = JSON.stringify(keys);
+
+  useEffect(() => {
+    const aborter = new AbortController();
+    // Another subject: its old value would be wrong on the screen.
+    if (shown.current !== key) setState({ loading: true });
+    load(aborter.signal).then(
+      (value) => {
+        if (aborter.signal.aborted) return;
+        shown.current = key;
+        setState({ value, loading: false });
+      },
+      (error: unknown) => {
+        if (aborter.signal.aborted) return;
+        const problem = error instanceof Problem ? error : new Problem(0, "page", String(error));
+        setState((old) => ({ value: shown.current === key ? old.value : undefined, problem, loading: false }));
+      },
+    );
+    return () => aborter.abort();
+  }, [key, turn]);
+
+  useEffect(() => {
+    if (!everySeconds) return;
+    const timer = setInterval(() => {
+      if (!document.hidden) setTurn((old) => old + 1);
+    }, everySeconds * 1000);
+    return () => clearInterval(timer);
+  }, [everySeconds]);
+
+  return { value: state.value, problem: state.problem, loading: state.loading, reload: () => setTurn((old) => old + 1) };
+}

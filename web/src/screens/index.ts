@@ -1,0 +1,20 @@
+/** The screens: where each is, in which part of the menu, and the file that draws it, loaded when it is opened. */
+import type { FunctionComponent } from "preact";
+
+export interface Screen {
+  /** First word of the address; "" is the overview. */
+  path: string;
+  title: string;
+  section: "" | "Messages" | "Clients" | "Automation" | "Server";
+  /** Not in the menu: reached from another screen. */
+  hidden?: boolean;
+  /** Keys that open it: "g o". */
+  keys?: string;
+  adminOnly?: boolean;
+  load: () => Promise<{ default: FunctionComponent }>;
+}
+
+export const SCREENS: Screen[] = [
+  { path: "", title: "Overview", section: "", keys: "g o", load: () => import("./overview") },
+  { path: "queues", title: "Queues", section: "Messages", keys: "g q", load: () => import("./queues") },
+];
