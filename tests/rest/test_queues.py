@@ -200,6 +200,17 @@ def bury(client: Client, source: str, reasons: list[str]) -> None:
         client.post(f"{path}/nack", {"receipt_id": message["receipt_id"], "reject": True, "reason": reason})
 
 
+def test_a_group_of_dead_letters_is_redriven_by_its_reason(client: Client) -> None:
+    bury(client, "by-reason", ["order 17 not found", "order 18 not found", "order not found", "late"])
+    path = "/queues/by-reason-dead/redrive"
+
+    group = "order <n> not found"
+    would = client.post(path, {"filter": {"reason_group": group}, "dry_run": True}).value["total"]
+    task = finished(client, client.post(path, {"filter": {"reason_group": group}}))
+
+    assert (would, task["done"]) == (2, 2)
+
+
 def test_dead_letters_are_grouped_by_what_their_reasons_have_in_common(client: Client) -> None:
     bury(client, "grouped", ["timeout after 5 s", "timeout after 31 s", "no such user 0xbeef"])
 

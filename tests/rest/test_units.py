@@ -14,12 +14,12 @@ from msgspec import UNSET, Raw
 
 from openq import errors
 from openq.auth import errors as security_errors
+from openq.broker.reasons import normalised
 from openq.documents.payloads import read_json, read_msgpack, show_json, show_msgpack
 from openq.documents.values import iso, moment_ms, read_attributes, span_ms, to_json_value
 from openq.errors import DiskFull, InvalidSetting, JournalFailed, OpenQError
 from openq.model import ENCODING_BYTES, ENCODING_JSON, ENCODING_MSGPACK, ENCODING_PICKLE, ENCODING_TEXT
 from openq.names import qualified_name, split_name
-from openq.rest.dead_letters import normalised
 from openq.rest.problems import PROBLEMS, render
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

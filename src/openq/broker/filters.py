@@ -8,6 +8,7 @@ from typing import Any
 
 from ..model import Entry
 from .interface import Filter
+from .reasons import normalised, reason_of
 
 _MISSING = object()
 
@@ -27,6 +28,8 @@ def matches(id_of: Callable[[Entry], str], entry: Entry, filter: Filter) -> bool
     if filter.type is not None and (options is None or options.type != filter.type):
         return False
     if filter.reason is not None and filter.reason not in _reasons(entry):
+        return False
+    if filter.reason_group is not None and normalised(reason_of(entry)) != filter.reason_group:
         return False
     body = entry.body or b""
     if filter.text is not None and filter.text.encode() not in body:

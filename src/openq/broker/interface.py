@@ -99,7 +99,8 @@ class Filter:
     text: str | None = None  # somewhere in the body
     attributes: Mapping[str, object] = field(default_factory=dict)
     json: Mapping[str, object] = field(default_factory=dict)  # dotted path -> value
-    reason: str | None = None  # of the last failure, or of a dead letter
+    reason: str | None = None  # text in that of the last failure, or of a dead letter
+    reason_group: str | None = None  # the normalised reason, as groups of dead letters show it
     state: str = "all"
     dead_in: str | None = None  # only dead letters in this queue: messages dead-lettered by another one
 

@@ -19,6 +19,7 @@ def filter_of(options: Namespace, text: str | None = None) -> dict[str, Any] | N
         "text": text if text is not None else getattr(options, "text", None),
         "message_type": options.type,
         "reason": options.reason,
+        "reason_group": options.reason_group,
         "ids": options.ids,
         "attributes": attributes_of(options.attribute),
         "json": {path: _scalar(value) for path, value in options.where} if options.where else None,

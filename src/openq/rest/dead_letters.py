@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from msgspec import UNSET
 
 from ..broker.bulk import check_rate
 from ..broker.interface import Broker, Filter
+from ..broker.reasons import MAX_REASON, normalised, reason_of
 from ..documents.values import iso, moment_ms, seconds
 from ..errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ..model import Entry
@@ -39,7 +39,6 @@ from .views import is_dead, task_view
 _SAMPLES = 5
 _MAX_GROUPS = 1_000
 _GROUPING_S = 10.0
-_MAX_REASON = 500
 
 
 @route(
@@ -75,14 +74,6 @@ def list_dead_queues(call: RestCall) -> None:
                 )
             )
     call.answer(DeadQueues(queues=shown))
-
-
-def reason_of(entry: Entry) -> str:
-    """The reason of the last consumer, else the reason of the dead-lettering."""
-    options = entry.options
-    if options is None:
-        return ""
-    return options.reason or (options.deaths[0][1] if options.deaths else "")
 
 
 @route(
@@ -123,23 +114,6 @@ def _dead_letter_view(call: RestCall, entry: Entry, with_traceback: bool) -> Dea
     )
 
 
-_VARYING = [
-    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
-    (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "<hex>"),
-    (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"), "<hex>"),
-    (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
-    (re.compile(r"\s+"), " "),
-]
-
-
-def normalised(reason: str) -> str:
-    """The reason without ids, addresses and numbers, which differ between failures of the same kind."""
-    text = reason[:_MAX_REASON]
-    for pattern, word in _VARYING:
-        text = pattern.sub(word, text)
-    return text.strip()
-
-
 @route(
     "GET",
     "queues/{queue}/dead-letters/groups",
@@ -175,7 +149,7 @@ def group(call: RestCall, broker: Broker, queue: str, budget_s: float) -> DeadGr
                 complete = False
                 continue
             found = DeadGroup(
-                reason=key, sample=reason[:_MAX_REASON], count=0, sources=[], ids=[], first="", last=""
+                reason=key, sample=reason[:MAX_REASON], count=0, sources=[], ids=[], first="", last=""
             )
             groups[key] = found
             times[key] = (died_ms, died_ms)

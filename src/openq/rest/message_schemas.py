@@ -100,6 +100,7 @@ class MessageFilter(RequestBody, kw_only=True):
     attributes: dict[str, Any] | None = None
     json: dict[str, Any] | None = None  # dotted path into the body -> value
     reason: str | None = None
+    reason_group: str | None = None  # the reason of a group of dead letters, whole
     ids: Annotated[list[str], Meta(max_length=MAX_BATCH)] | None = None
     state: State = "all"
 

@@ -95,6 +95,7 @@ def make_filter(wanted: MessageFilter | None, format: Format, state: str | None 
         attributes=read_attributes(attributes, format.is_json) if attributes else {},
         json=wanted.json or {},
         reason=wanted.reason,
+        reason_group=wanted.reason_group,
         state=state or wanted.state,
     )
 

@@ -6,8 +6,9 @@ import { cliLine } from "../api/lines";
 import type { MessageFilter } from "../api/schema";
 import { TextField } from "../components/field";
 import { openAction } from "../components/dialog";
-import { toast } from "../components/toast";
 import { plural } from "../format";
+import { filterFlags } from "./discard";
+import { watchTask } from "./tasks";
 
 export interface RedriveChoice {
   /** The dead-letter queue. */
@@ -40,7 +41,7 @@ export function openRedrive({ queue, filter, done }: RedriveChoice): void {
       </>
     ),
     request: () => requestOf("redrive", { queue }, body(false)),
-    cli: () => cliLine("dlq", "redrive", queue, to.value && "--to", to.value, rate.value && "--rate", rate.value),
+    cli: () => cliLine("dlq", "redrive", queue, ...filterFlags(filter), to.value && "--to", to.value, rate.value && "--rate", rate.value),
     run: async () => {
       const task = await call("redrive", { queue }, body(false));
       watchTask(task.id, done);
@@ -48,17 +49,4 @@ export function openRedrive({ queue, filter, done }: RedriveChoice): void {
     },
     done,
   });
-}
-
-/** Says when a long operation has ended. */
-export function watchTask(id: string | undefined, done?: () => void): void {
-  if (!id) return;
-  const look = async () => {
-    const task = await call("show_task", { id });
-    if (task.state === "running" || task.state === "waiting") return void setTimeout(look, 1000);
-    if (task.error) toast(`${task.kind} of ${task.queue}: ${task.error}`, "bad");
-    else toast(`${task.kind} of ${task.queue}: ${plural(task.done, "message")} done.`);
-    done?.();
-  };
-  setTimeout(() => void look().catch(() => undefined), 300);
 }

@@ -17,4 +17,6 @@ export interface Screen {
 export const SCREENS: Screen[] = [
   { path: "", title: "Overview", section: "", keys: "g o", load: () => import("./overview") },
   { path: "queues", title: "Queues", section: "Messages", keys: "g q", load: () => import("./queues") },
+  { path: "dead-letters", title: "Dead letters", section: "Messages", keys: "g d", load: () => import("./dead_letters") },
+  { path: "tasks", title: "Operations", section: "Messages", keys: "g t", load: () => import("./tasks") },
 ];

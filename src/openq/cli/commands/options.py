@@ -63,6 +63,7 @@ _WHICH = "which messages (every given condition must match)"
 CONDITIONS = (
     Option("--type", group=_WHICH, metavar="TYPE", help="message type"),
     Option("--reason", group=_WHICH, metavar="TEXT", help="text in the reason of the last failure"),
+    Option("--reason-group", group=_WHICH, metavar="TEXT", help="reason as `openq dlq groups` shows it"),
     Option(
         "--id", group=_WHICH, dest="ids", action="append", metavar="ID", help="message id; may be repeated"
     ),

@@ -1,0 +1,105 @@
+/** Long operations with progress and a button to cancel. */
+import { call, requestOf } from "../api/client";
+import { cliLine } from "../api/lines";
+import type { TaskView } from "../api/schema";
+import { RUNNING } from "../actions/tasks";
+import { count, duration } from "../format";
+import { useLoad, type Loaded } from "../load";
+import { to } from "../router";
+import { mayChange } from "../session";
+import { Badge, Button, Card, Empty, Progress, Show, Time } from "./basics";
+import { openAction } from "./dialog";
+import { DataTable, type Column } from "./table";
+
+/** Running and recent operations; `kinds` undefined: all. Draws nothing where there is none, unless `always`. */
+export function TaskList({ kinds, always }: { kinds?: string[]; always?: boolean }) {
+  const loaded = useLoad((signal) => call("list_tasks", {}, undefined, signal), [], 1);
+  const tasks = (loaded.value?.tasks ?? []).filter((task) => !kinds || kinds.includes(task.kind));
+  if (!always && tasks.length === 0) return null;
+  return (
+    <Card title="Operations" flush>
+      <Show of={loaded}>
+        {() => (
+          <DataTable
+            caption="Long operations"
+            columns={columns(loaded)}
+            rows={tasks}
+            rowKey={(task) => task.id ?? ""}
+            empty={
+              <Empty title="No operations">
+                <p>Redrive, discard and replay run inside the server. They are shown here while they run, and for a while after.</p>
+              </Empty>
+            }
+          />
+        )}
+      </Show>
+    </Card>
+  );
+}
+
+function columns(loaded: Loaded<unknown>): Column<TaskView>[] {
+  return [
+    { id: "kind", title: "Operation", sort: (task) => task.kind, cell: (task) => task.kind },
+    { id: "queue", title: "Queue", sort: (task) => task.queue, cell: (task) => <a href={to(["queues", task.queue])}>{task.queue}</a> },
+    { id: "state", title: "State", sort: (task) => task.state, cell: (task) => <State task={task} /> },
+    {
+      id: "progress",
+      title: "Progress",
+      width: "180px",
+      cell: (task) => (
+        <>
+          <span class="nowrap">
+            {count(task.done)}
+            {task.total !== null && ` of ${count(task.total)}`} {remaining(task)}
+          </span>
+          <Progress done={task.done} total={task.total} />
+        </>
+      ),
+    },
+    { id: "started", title: "Started", num: true, sort: (task) => task.started ?? "", cell: (task) => (task.started ? <Time at={task.started} ago /> : "–") },
+    {
+      id: "action",
+      title: "Action",
+      num: true,
+      cell: (task) =>
+        task.state === RUNNING && mayChange() ? (
+          <Button small onClick={() => cancel(task, loaded.reload)}>
+            Cancel
+          </Button>
+        ) : null,
+    },
+  ];
+}
+
+function State({ task }: { task: TaskView }) {
+  const tone = task.error ? "bad" : task.state === RUNNING ? "accent" : task.state === "done" ? "good" : "warn";
+  return (
+    <>
+      <Badge tone={tone}>{task.state}</Badge> {task.error && <span class="bad">{task.error}</span>}
+    </>
+  );
+}
+
+/** Time left at the speed so far. */
+export function remaining(task: Pick<TaskView, "state" | "done" | "total" | "started">, now: number = Date.now()): string {
+  if (task.state !== RUNNING || !task.started || !task.total || task.done === 0) return "";
+  const spent = (now - Date.parse(task.started)) / 1000;
+  return `· ${duration((spent / task.done) * (task.total - task.done))} left`;
+}
+
+function cancel(task: TaskView, done: () => void): void {
+  const id = task.id ?? "";
+  openAction({
+    title: `Cancel ${task.kind} of ${task.queue}`,
+    verb: "Cancel the operation",
+    danger: true,
+    body: () => <p>What is done stays done: {count(task.done)} messages. The rest stays where it is.</p>,
+    request: () => requestOf("cancel_task", { id }),
+    cli: () => cliLine("task", "cancel", id),
+    run: async () => {
+      await call("cancel_task", { id });
+      return "The operation is being cancelled.";
+    },
+    done,
+  });
+}
