@@ -133,3 +133,18 @@ def test_one_of_very_many_messages_received_together_can_be_acked(two: Two) -> N
     broker.ack_one("orders", lent[7].entry.seq, lent[7].number)
 
     assert broker.stats("orders").in_flight == 8_999
+
+
+def test_the_estimated_time_is_never_ahead_of_redis(redis_server: Server) -> None:
+    """Otherwise a delay from then on would end early, and a reader from then on would miss events."""
+    broker = RedisBroker(redis_server.url, profile="fast")
+    try:
+        broker.declare("orders", QueueSettings())
+        for _ in range(1000):
+            broker.stats("orders")
+            estimated_ms = broker.now_ms()
+            seconds, micros = broker.calls.call(b"", "TIME")
+
+            assert estimated_ms <= int(seconds) * 1000 + int(micros) // 1000
+    finally:
+        broker.close()

@@ -164,7 +164,9 @@ class RedisStore:
             raise Closed()
         reply: Reply = call_function(self.calls, key, name, self.now_argument(), *args, idempotent=idempotent)
         if state.offset_ms is None or reply[1]:
-            state.offset_ms = int(reply[1]) - time.monotonic_ns() // 1_000_000
+            # Rounded up: the estimate is up to two milliseconds behind, never ahead. A position in the
+            # future would skip events that are still to be written.
+            state.offset_ms = int(reply[1]) + -time.monotonic_ns() // 1_000_000
         return reply
 
     def fcall_queue(self, view: CachedQueue, name: str, *args: Any, idempotent: bool = True) -> Reply:
@@ -365,7 +367,7 @@ class RedisStore:
     # -- time and copies ------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Redis's time as estimated from earlier answers, without a call."""
+        """Redis's time as estimated from earlier answers, without a call; never ahead of it."""
         clock = self.state.clock
         if isinstance(clock, VirtualClock):
             return clock.now_ms()
