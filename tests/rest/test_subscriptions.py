@@ -316,13 +316,16 @@ def test_a_cursor_shows_how_far_its_reader_is(client: Client) -> None:
 
     made = client.put("/pipeline/cursors/reader", {"position": 0, "hold_s": 60, "hold_bytes": 1 << 33})
     assert made.status == 200, made.data
-    [shown] = [each for each in client.get("/pipeline/cursors").value["cursors"] if each["name"] == "reader"]
+    listed = client.get("/pipeline/cursors")
+    assert listed.status == 200, listed.data
+    [shown] = [each for each in listed.value["cursors"] if each["name"] == "reader"]
     metrics = client.send("GET", "/metrics").data.decode()
 
-    assert (shown["hold_s"], shown["hold_bytes"], shown["lost"]) == (60, 1 << 33, False)
+    assert (shown["hold_s"], shown["hold_bytes"], shown["lost"]) == (60, 1 << 33, False), shown
     assert shown["lag_bytes"] > 0
     assert shown["lag_s"] >= 0
-    assert shown["position"] >> 32 == 1
+    # Where the journal begins: its first segment may be freed by what other tests did on this server.
+    assert shown["position"] == made.value["position"] > 0
     for name in ("lag_bytes", "lag_seconds", "lost"):
         assert f'openq_cursor_{name}{{cursor="reader"}}' in metrics
     assert client.put("/pipeline/cursors/reader", {"position": 1 << 60}).code == "invalid_setting"

@@ -338,6 +338,8 @@ def delete_cursor(call: RestCall) -> None:
     def work() -> CursorView:
         known = [each for each in call.broker.cursors.states() if each.cursor.name == name]
         call.broker.cursors.remove(name)
+        if not known:
+            raise CursorNotFound(name)  # deleted just before, and put again just now
         return _cursor_view(known[0])
 
     call.answer_with(work)
