@@ -313,6 +313,16 @@ class Forked(Closed):
         self.queue = queue
 
 
+class ConnectionClosed(Closed):
+    """An operator closed the connection."""
+
+    code = "connection_closed"
+
+    def __init__(self, reason: str) -> None:
+        OpenQError.__init__(self, f"the connection was closed: {reason}")
+        self.reason = reason
+
+
 class StoreError(OpenQError):
     """Redis refused a call; the sentence is its own."""
 

@@ -150,6 +150,7 @@ def test_every_route_has_a_permission() -> None:
     assert open_to_all == {
         *("health", "whoami", "server", "history/end"),
         *("stream", "stream/tickets"),  # its requests are checked one by one
+        *("connections", "connections/{id}", "consumers"),  # callers see their own
     }
 
 
@@ -178,7 +179,7 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
             assert bool(visible) <= allowed(route, role, own, account), who
             if route.path in ("queues", "exchanges"):
                 assert bool(visible) is allowed(route, role, own, account), who
-        elif route.scope in ("task", "worker") or route.scope in ("schedule", "webhook"):
+        elif route.scope in ("task", "worker", "connection") or route.scope in ("schedule", "webhook"):
             assert answer.code == f"{route.scope}_not_found", who
         elif route.scope == "subscription":
             # Where there is none, nothing is to be done: whoever asks learns that and no more.

@@ -131,6 +131,7 @@ class ChannelConsumers:
             priority=priority,
             prefetch=self.prefetch,
             arguments=arguments,
+            since_ms=connection.context.now_ms(),
         )
         self.by_tag[tag] = consumer
         connection.argument_bytes += len(arguments)

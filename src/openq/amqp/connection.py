@@ -90,6 +90,7 @@ class AmqpConnection:
         self.token = os.urandom(12).hex()  # identifies it to other servers of the store
         self.state = AWAITING_HEADER
         self.opened_ms = server.context.now_ms()
+        self.number = 0  # see `server/connections.py`
         self.max_frame = HANDSHAKE_MAX_FRAME
         self.max_channels = MAX_CHANNELS
         self.heartbeat_s = 0

@@ -35,6 +35,7 @@ class AmqpConsumer:
         "prefetch",
         "priority",
         "routes",
+        "since_ms",
         "tag",
         "unacked",
     )
@@ -51,6 +52,7 @@ class AmqpConsumer:
         priority: int,
         prefetch: int,
         arguments: bytes,
+        since_ms: int,
     ) -> None:
         self.channel = channel
         self.dispatcher = dispatcher
@@ -61,6 +63,7 @@ class AmqpConsumer:
         self.priority = priority
         self.prefetch = prefetch  # 0: unlimited
         self.arguments = arguments  # encoded: a decoded table may take 30 times the memory
+        self.since_ms = since_ms
         self.unacked = 0
         self.is_removed = False
         self.limits_bytes = False  # prefetch_size is not supported

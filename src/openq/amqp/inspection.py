@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..amqp_fields import decode_table
+from ..server.connection_info import ChannelInfo, ConnectionInfo, ConsumerInfo, IdOf
 from .consumer import AmqpConsumer
 
 if TYPE_CHECKING:
@@ -92,3 +93,60 @@ def consumer_info(channel: AmqpChannel, consumer: AmqpConsumer) -> Json:
         "active": dispatcher.is_active(consumer),
         "arguments": decode_table(consumer.arguments)[0] if consumer.arguments else {},
     }
+
+
+# -- the same for all protocols -----------------------------------------------------------------
+
+
+def describe_connection(connection: AmqpConnection, unsent_bytes: int, id_of: IdOf) -> ConnectionInfo:
+    """In a thread: what the loop may change meanwhile is copied."""
+    properties = connection.client_properties
+    name = properties.get("connection_name")
+    channels = list(connection.channels.values())
+    return ConnectionInfo(
+        id=id_of(connection),
+        protocol="amqp",
+        user=connection.user,
+        account=connection.account,
+        peer=connection.peer,
+        port=connection.port,
+        tls=connection.is_tls,
+        since_ms=connection.opened_ms,
+        state="blocked" if connection.is_blocked else "running",
+        client=" ".join(str(properties[key]) for key in ("product", "version") if key in properties)[:200],
+        name=name[:200] if isinstance(name, str) else "",
+        in_flight=sum(len(each.unacked) for each in channels),
+        unsent_bytes=unsent_bytes,
+        channels=[_describe_channel(each) for each in channels],
+        consumers=[
+            _describe_consumer(channel, consumer)
+            for channel in channels
+            for consumer in list(channel.consumers.by_tag.values())
+        ],
+    )
+
+
+def _describe_channel(channel: AmqpChannel) -> ChannelInfo:
+    publisher, consumers = channel.publisher, channel.consumers
+    return ChannelInfo(
+        number=channel.number,
+        prefetch=consumers.prefetch,
+        shared_prefetch=consumers.shared_prefetch,
+        unacked=len(channel.unacked),
+        unconfirmed=max(0, publisher.published - publisher.confirmed),
+        consumers=len(consumers.by_tag),
+        confirms=publisher.is_confirming,
+        transactional=channel.transaction.is_selected,
+    )
+
+
+def _describe_consumer(channel: AmqpChannel, consumer: AmqpConsumer) -> ConsumerInfo:
+    return ConsumerInfo(
+        queue_key=consumer.dispatcher.queue_key,
+        name=consumer.tag,
+        since_ms=consumer.since_ms,
+        in_flight=consumer.unacked,
+        credit=consumer.prefetch or None,
+        channel=channel.number,
+        active=consumer.dispatcher.is_active(consumer),
+    )

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import OpenQError
 from ..logs import emit
 from ..server.buffers import SMALL
+from ..server.connection_info import ConnectionInfo, IdOf
 from ..server.context import ServerContext
 from .access import Logins
 from .connection import AmqpConnection
@@ -18,7 +19,7 @@ from .disk_alarm import DiskAlarm
 from .dispatchers import Dispatchers
 from .errors import CONNECTION_FORCED, AmqpError
 from .handshake import CLOSING, RUNNING
-from .inspection import channel_info, connection_info, consumer_info
+from .inspection import channel_info, connection_info, consumer_info, describe_connection
 from .peers import ANNOUNCE_S
 from .publishing import PublishCacheCount
 from .replies import DirectReplies
@@ -194,6 +195,18 @@ class AmqpServer:
         for connection in list(self.open_connections):
             if connection.state == RUNNING and matches(connection_info(connection)):
                 connection.end(CONNECTION_FORCED, reason)
+
+    def described(self, id_of: IdOf) -> list[ConnectionInfo]:
+        """In a thread."""
+        found = [each for each in list(self.open_connections.items()) if each[0].state == RUNNING]
+        return [describe_connection(each, socket.unsent_bytes, id_of) for each, socket in found]
+
+    def close_numbered(self, number: int, reason: str) -> bool:
+        for connection in list(self.open_connections):
+            if connection.number == number and connection.state == RUNNING:
+                connection.end(CONNECTION_FORCED, reason)
+                return True
+        return False
 
     def connections(self) -> list[dict[str, Any]]:
         return [connection_info(each) for each in self.open_connections if each.state == RUNNING]

@@ -36,6 +36,7 @@ Document = Mapping[str, Any]
 SILENCE_S = 50.0  # a server sends a heartbeat every 15 s
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
+_CLOSED = "closed"  # the event that says why an operator closed the stream
 _TRANSIENT = (502, 503, 504)
 _ENCODINGS = {"base64": ENCODING_BYTES, "msgpack+base64": ENCODING_MSGPACK, "pickle+base64": ENCODING_PICKLE}
 
@@ -122,7 +123,12 @@ class ServerPages:
         if not data:
             self._drop()
             return self._ended()
-        found = [_document(event, text) for event, text in self._parser.feed(data)]
+        found = []
+        for event, text in self._parser.feed(data):
+            if event == _CLOSED:
+                self._report(Unreachable(self._client.url, str(json.loads(text).get("reason", ""))))
+            else:
+                found.append(_document(event, text))
         self.position = self._parser.last_id or self.position
         return found
 

@@ -43,13 +43,20 @@ MAX_SUBSCRIPTIONS = 1_000
 # Close codes of our own, in the range for applications.
 LOGIN_ENDED = 4401
 FORBIDDEN = 4403
+CLOSED_BY_OPERATOR = 4410
 
 Settle = Callable[[str, list[Receipt]], Sequence[str | int | OpenQError | None]]
 
 
 class StreamConnection:
     def __init__(
-        self, server: StreamServer, socket: StreamSocket, access: StreamAccess, format: Format, port: int
+        self,
+        server: StreamServer,
+        socket: StreamSocket,
+        access: StreamAccess,
+        format: Format,
+        port: int,
+        client: str = "",
     ) -> None:
         self.server = server
         self.context = server.context
@@ -63,6 +70,9 @@ class StreamConnection:
         self.label = f"ws:{access.peer}:{port}"
         self.session = secrets.token_hex(8)
         self.opened_ms = server.context.now_ms()
+        self.port = port
+        self.client = client  # the library, as it names itself
+        self.number = 0  # see `server/connections.py`
         self.subscriptions: dict[f.RequestId, Subscription] = {}
         self.unsettled: dict[str, Unsettled] = {}  # by receipt, in the order of delivery
         self.is_closed = False
@@ -195,7 +205,7 @@ class StreamConnection:
 
     def _add_queue(self, subscription: Subscription, queue_key: str) -> None:
         dispatcher = self.server.open_dispatcher(queue_key, subscription.lease_ms, subscription.types)
-        consumer = QueueConsumer(subscription, dispatcher)
+        consumer = QueueConsumer(subscription, dispatcher, self.context.now_ms())
         subscription.consumers[queue_key] = consumer
         dispatcher.add(consumer)
         self._to_dispatch[dispatcher] = None

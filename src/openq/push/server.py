@@ -6,17 +6,18 @@ import asyncio
 import base64
 import binascii
 import hashlib
-from typing import Any
 
 from ..documents.formats import JSON, MSGPACK, NATIVE, Format
 from ..documents.problem import Problem
 from ..server.buffers import SMALL
+from ..server.connection_info import ConnectionInfo, IdOf, client_of
 from ..server.context import ServerContext
 from ..server.dispatcher import DispatchHub, QueueDispatcher
 from ..server.http_request import HttpRequest
 from ..server.stream_login import StreamLogin
 from .access import StreamAccess
-from .connection import StreamConnection
+from .connection import CLOSED_BY_OPERATOR, StreamConnection
+from .inspection import describe_stream
 from .socket import StreamSocket
 from .subscription import QueueConsumer
 
@@ -56,9 +57,10 @@ class StreamServer:
         accept, subprotocol = read_handshake(request)
         access = StreamAccess(self.context, login, login.principal, account, request.peer, request.is_tls)
         format = SUBPROTOCOLS.get(subprotocol, JSON)
+        client = client_of(request)
 
         def make(socket: StreamSocket) -> StreamConnection:
-            return StreamConnection(self, socket, access, format, socket.port)
+            return StreamConnection(self, socket, access, format, socket.port, client)
 
         headers = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n" % accept
         if subprotocol:
@@ -164,22 +166,21 @@ class StreamServer:
 
     # -- inspection
 
-    def connections(self) -> list[dict[str, Any]]:
+    def described(self, id_of: IdOf) -> list[ConnectionInfo]:
+        """In a thread."""
+        found = [(each, each.connection) for each in list(self.sockets)]
         return [
-            {
-                "name": connection.label,
-                "protocol": "ws",
-                "user": connection.access.principal.user,
-                "account": connection.access.account,
-                "peer": connection.peer,
-                "session": connection.session,
-                "connected_ms": connection.opened_ms,
-                "subscriptions": len(connection.subscriptions),
-                "in_flight": len(connection.unsettled),
-            }
-            for socket in self.sockets
-            if (connection := socket.connection) is not None
+            describe_stream(connection, socket.unsent_bytes, id_of)
+            for socket, connection in found
+            if connection is not None
         ]
+
+    def close_numbered(self, number: int, reason: str) -> bool:
+        for socket in list(self.sockets):
+            if socket.connection is not None and socket.connection.number == number:
+                socket.stop(CLOSED_BY_OPERATOR, reason)
+                return True
+        return False
 
     def consumers(self) -> int:
         return sum(len(each.consumers) for each in self._dispatchers.values())

@@ -21,9 +21,12 @@ Unsettled = tuple["QueueConsumer", Receipt, int]
 class QueueConsumer:
     """One queue of a subscription. Implements `dispatcher.PushConsumer`."""
 
-    __slots__ = ("dispatcher", "is_removed", "label", "no_ack", "priority", "subscription")
+    __slots__ = ("dispatcher", "is_removed", "label", "no_ack", "priority", "since_ms", "subscription")
 
-    def __init__(self, subscription: Subscription, dispatcher: QueueDispatcher[QueueConsumer]) -> None:
+    def __init__(
+        self, subscription: Subscription, dispatcher: QueueDispatcher[QueueConsumer], since_ms: int
+    ) -> None:
+        self.since_ms = since_ms
         self.subscription = subscription
         self.dispatcher = dispatcher
         self.label = subscription.label

@@ -18,7 +18,10 @@ class ServerDirectory:
     def __init__(self, store: RedisStore) -> None:
         self._store = store
         self._calls = store.calls
-        self._key = f"{store.address.prefix}:{{meta}}:servers".encode()
+        self._key = self._key_of("servers")
+
+    def _key_of(self, kind: str) -> bytes:
+        return f"{self._store.address.prefix}:{{meta}}:{kind}".encode()
 
     def document(self, name: str) -> tuple[int, bytes | None]:
         return self._store.registry.document(self._calls, name)
@@ -26,12 +29,12 @@ class ServerDirectory:
     def put_document(self, name: str, version: int, data: bytes) -> int:
         return self._store.registry.put(self._calls, name, version, data)
 
-    def heartbeat(self, server: str, data: bytes, ttl_ms: int) -> None:
-        until_ms = self._store.server_time_ms() + ttl_ms
-        self._calls.call(self._key, "HSET", self._key, server, b"%d %b" % (until_ms, data), idempotent=True)
+    def heartbeat(self, server: str, data: bytes, ttl_ms: int, kind: str = "servers") -> None:
+        key, until_ms = self._key_of(kind), self._store.server_time_ms() + ttl_ms
+        self._calls.call(key, "HSET", key, server, b"%d %b" % (until_ms, data), idempotent=True)
 
-    def servers(self) -> dict[str, bytes]:
-        key = self._key
+    def servers(self, kind: str = "servers") -> dict[str, bytes]:
+        key = self._key_of(kind)
         pairs = self._calls.call(key, "HGETALL", key, idempotent=True)
         now_ms = self._store.server_time_ms()
         alive: dict[str, bytes] = {}
@@ -43,9 +46,13 @@ class ServerDirectory:
                 self._calls.call(key, "HDEL", key, name, idempotent=True)
         return alive
 
-    def remove_server(self, server: str) -> None:
+    def remove_server(self, server: str, kind: str = "servers") -> None:
+        key = self._key_of(kind)
         with contextlib.suppress(StoreError):
-            self._calls.call(self._key, "HDEL", self._key, server, idempotent=True)
+            self._calls.call(key, "HDEL", key, server, idempotent=True)
+
+    def roles(self) -> list[str]:
+        return ["sweeper"] if self._store.state.is_sweeper else []
 
     def announce_url(self, url: str) -> None:
         """Does nothing: only a data directory names its server."""

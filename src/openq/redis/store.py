@@ -72,6 +72,7 @@ class StoreState:
         self.damage = DamageRegister()
         self.delivery_times: DeliveryTimes | None = None  # measured if a server asks for it
         self.known_buckets: set[str] = set()  # of key-values, whose names are in the list of all
+        self.is_sweeper = False  # this process holds the lock of the sweep over all queues
         self.kv_totals = (0, 0)  # keys and bytes of all buckets, at the last sweep
         # Queue number -> id of the last event that was scanned for expired leases.
         self.event_positions: dict[int, str] = {}

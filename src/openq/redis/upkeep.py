@@ -37,6 +37,10 @@ class Upkeep:
 
     def may_sweep(self, lock_ms: int) -> bool:
         """Whether this process holds the lock of the sweep."""
+        self._store.state.is_sweeper = self._lock_sweep(lock_ms)
+        return self._store.state.is_sweeper
+
+    def _lock_sweep(self, lock_ms: int) -> bool:
         key, calls, client = self._sweeper_key, self._store.calls, self._store.state.client
         if calls.call(key, "SET", key, client, "NX", "PX", lock_ms, idempotent=True) is not None:
             return True

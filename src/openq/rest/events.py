@@ -10,6 +10,7 @@ from ..broker import events as e
 from ..broker.events import EVENT_NAMES, EventFilter
 from ..documents.events import EventView
 from ..errors import InvalidSetting
+from ..server.connection_info import client_of
 from ..server.event_access import EventAccess, queue_patterns
 from ..server.event_hub import EventHub
 from ..server.stream_login import StreamLogin
@@ -103,7 +104,8 @@ def _follow(call: RestCall, queues: tuple[str, ...], queue: str | None) -> None:
     )
 
     def begin(position: str | None) -> None:
-        reader = hub.open(wanted, bodies, access, position, follow=_is_set(query.follow))
+        client = client_of(call.request)
+        reader = hub.open(wanted, bodies, access, position, follow=_is_set(query.follow), client=client)
         stream = call.request.stream(reader, _MEDIA, _HEADERS)
         if stream is None:
             hub.remove(reader)

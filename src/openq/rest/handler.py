@@ -21,6 +21,7 @@ from ..server.http_request import HttpRequest
 
 # Importing the modules of the handlers registers their routes.
 from . import audit as audit
+from . import connections as connections
 from . import dead_letters as dead_letters
 from . import events as events
 from . import exchanges as exchanges

@@ -183,6 +183,12 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     "audit_unavailable": (503, "Audit log unavailable", "Check the disk or Redis, then try again."),
     "not_stored": (503, "Write error", "Check the disk, then send it again; nothing was changed."),
     "journal_damaged": (500, "Stored data is damaged", "`openq journal check` lists what is damaged."),
+    "connection_closed": (
+        503,
+        "An operator closed the connection",
+        "The detail has the reason; connect again when it no longer holds.",
+    ),
+    "connection_not_found": (404, "No such connection", "GET /api/v1/connections lists them."),
     "closed": (503, "The server is stopping", "Connect again in a moment."),
     "user_store_damaged": (503, "The file of users is damaged", "Restore it from a backup."),
     "internal_error": (500, "Internal error", "See the log of the server."),

@@ -11,6 +11,7 @@ fill it. Every route has a permission. `scope` says what the permission is requi
     schedule      the queue that a schedule publishes to; one of another user is not found
     webhook       the queue or the queues of a webhook; one of another user is not found
     worker        the queues of a worker; one of another user is not found
+    connection    the caller's own connection, or the account of another; one of another user is not found
     subscription  the queue that a subscription reads; one of another user is not found
     server        the whole server
     caller        authentication only
@@ -41,6 +42,7 @@ Scope = Literal[
     "schedule",
     "webhook",
     "worker",
+    "connection",
     "subscription",
     "server",
     "caller",
@@ -73,7 +75,7 @@ class Route:
         if self.method == "GET":
             return False
         return self.permission in ("manage", "admin") or self.path.startswith(
-            ("schedules/", "pipeline/cursors/")
+            ("schedules/", "pipeline/cursors/", "connections/")
         )
 
     @property

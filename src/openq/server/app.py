@@ -94,6 +94,7 @@ class Server:
         self.context.amqp = self.amqp
         self.webhooks = WebhookService(self.context)
         self.context.webhooks = self.webhooks
+        self.context.fleet.roles = (lambda: self.context.event_bridge.role, lambda: self.webhooks.role)
         self.context.open_streams = self._open_streams
         self.router = HttpRouter(self.context, sqs.handle)
         self.router.add("/api/v1/", rest.handle)
@@ -210,6 +211,7 @@ class Server:
             if url
         }
         self.broker.announce_url(self.url)
+        self.context.fleet.start(self.url, self.amqp_url or self.amqps_url)
         self._start_audit()
         self._refresh()
         self._sweep()
@@ -423,6 +425,7 @@ class Server:
         self._loop_watch.stop()
         SLOW.limit_s = 0.0
         self.context.process.stop()
+        self.context.fleet.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._refresher is not None:
@@ -488,6 +491,7 @@ class Server:
         number, digest = audit.head()
         emit(log, logging.INFO, "audit_head", number=number, hash=digest)
         self.topology.peers.leave()
+        self.context.fleet.leave()
         with suppress(OpenQError):
             self.webhooks.leave()
         count = 0

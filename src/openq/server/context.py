@@ -22,9 +22,11 @@ from ..metrics import Family
 from .admission import Admission
 from .audit import AuditLog
 from .buffers import BufferLimit, buffer_bytes
+from .connection_info import ConnectionInfo, IdOf
 from .consumer_events import ConsumerEvents
 from .event_bridge import EventBridge
 from .event_log import EventLog
+from .fleet import Fleet
 from .http_request import HttpRequest
 from .listener import Listener
 from .process_metrics import ProcessFigures
@@ -36,6 +38,7 @@ from .threads import submit
 from .traffic import Traffic
 
 if TYPE_CHECKING:
+    from .connections import Connections
     from .event_hub import EventHub
 
 log = logging.getLogger("openq.server")
@@ -53,6 +56,8 @@ class AmqpView(Protocol):
     @property
     def errors(self) -> Mapping[int, int]: ...
     def close_connections(self, is_meant: Callable[[dict[str, Any]], bool], reason: str) -> None: ...
+    def described(self, id_of: IdOf) -> list[ConnectionInfo]: ...
+    def close_numbered(self, number: int, reason: str) -> bool: ...
     def connections(self) -> list[dict[str, Any]]: ...
     def channels(self) -> list[dict[str, Any]]: ...
     def consumers(self) -> list[dict[str, Any]]: ...
@@ -75,7 +80,8 @@ class StreamView(Protocol):
     @property
     def sockets(self) -> Sized: ...
     def upgrade(self, request: HttpRequest, login: StreamLogin, account: str) -> None: ...
-    def connections(self) -> list[dict[str, Any]]: ...
+    def described(self, id_of: IdOf) -> list[ConnectionInfo]: ...
+    def close_numbered(self, number: int, reason: str) -> bool: ...
     def consumers(self) -> int: ...
     def drain(self) -> None: ...
     def stop(self) -> None: ...
@@ -144,6 +150,16 @@ class ServerContext:
         self._event_hub: EventHub | None = None
         self.consumer_events = ConsumerEvents(self)
         self.event_bridge = EventBridge(self)
+        self.fleet = Fleet(self)
+        self._connections: Connections | None = None
+
+    @property
+    def connections(self) -> Connections:
+        if self._connections is None:
+            from .connections import Connections  # it imports this module
+
+            self._connections = Connections(self)
+        return self._connections
 
     @property
     def event_hub(self) -> EventHub:

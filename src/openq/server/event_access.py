@@ -43,6 +43,15 @@ class EventAccess:
         self.is_tls = is_tls
 
     @property
+    def user(self) -> str:
+        return self._principal.user
+
+    @property
+    def account(self) -> str:
+        """Whose connection it is."""
+        return self._account or self._principal.account
+
+    @property
     def key(self) -> object:
         """Equal for callers who may see the same."""
         login = self._login

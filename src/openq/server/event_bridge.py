@@ -76,6 +76,10 @@ class EventBridge:
         return self._broker.events
 
     @property
+    def role(self) -> str:
+        return "event-sender" if self.is_sending else ""
+
+    @property
     def is_sending(self) -> bool:
         return self._thread is not None and (self._owned_s > 0 or not self._has_peers)
 

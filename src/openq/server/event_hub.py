@@ -23,6 +23,7 @@ While there is no reader, nothing is watched and nothing is read.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -137,9 +138,32 @@ GroupKey = tuple[EventFilter, bool, object]
 class EventReader:
     """One client. Its position is the id after which it continues."""
 
-    __slots__ = ("follow", "group", "hub", "position", "skip", "state", "stream", "waiting")
+    __slots__ = (
+        "client",
+        "follow",
+        "group",
+        "hub",
+        "number",
+        "position",
+        "since_ms",
+        "skip",
+        "state",
+        "stream",
+        "waiting",
+    )
 
-    def __init__(self, hub: EventHub, group: ReaderGroup, position: str | None, follow: bool) -> None:
+    def __init__(
+        self,
+        hub: EventHub,
+        group: ReaderGroup,
+        position: str | None,
+        follow: bool,
+        client: str,
+        since_ms: int,
+    ) -> None:
+        self.client = client  # the program, as it names itself
+        self.number = 0  # see `connections.py`
+        self.since_ms = since_ms
         self.hub = hub
         self.group = group
         self.position = position
@@ -159,6 +183,12 @@ class EventReader:
 
     def write(self, data: bytes) -> bool:
         return self.stream is not None and self.stream.write(data)
+
+    def close(self, reason: str) -> None:
+        """End the stream with an event that says why. A client that does not read gets no reason."""
+        text = json.dumps({"event": "closed", "reason": reason})
+        self.write(f"event: closed\ndata: {text}\n\n".encode())
+        self.hub.end_reader(self)
 
 
 class Cycle(NamedTuple):
@@ -203,13 +233,14 @@ class EventHub:
         after: str | None,
         *,
         follow: bool,
+        client: str = "",
     ) -> EventReader:
         """A reader whose stream the caller sets with `start`. `after` None: from the oldest event."""
         key = (wanted, bodies, access.key)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = ReaderGroup(wanted, bodies, access)
-        reader = EventReader(self, group, after, follow)
+        reader = EventReader(self, group, after, follow, client, self._context.now_ms())
         group.readers.add(reader)
         self.readers.add(reader)
         return reader
@@ -260,9 +291,9 @@ class EventHub:
     def end(self) -> None:
         """The server stops: every stream ends after what is written."""
         for reader in list(self.readers):
-            self._end(reader)
+            self.end_reader(reader)
 
-    def _end(self, reader: EventReader) -> None:
+    def end_reader(self, reader: EventReader) -> None:
         stream = reader.stream
         self.remove(reader)
         if stream is not None:
@@ -315,7 +346,7 @@ class EventHub:
             self._join(reader)
         else:
             self._write_position(reader)
-            self._end(reader)
+            self.end_reader(reader)
 
     def _write(self, reader: EventReader, pieces: Sequence[Piece]) -> bool:
         """False: the client does not read. The rest is dropped, and read again from its position later."""
@@ -338,7 +369,7 @@ class EventHub:
         """The store failed: the client connects again and continues after its last event."""
         if not isinstance(error, Closed):
             log.warning("events cannot be read: %s", error)
-        self._end(reader)
+        self.end_reader(reader)
 
     # -- the follower
 
@@ -493,7 +524,7 @@ class EventHub:
         for group in list(self._groups.values()):
             if not group.access.refresh(generation != self._generation, now_ms):
                 for reader in list(group.readers):
-                    self._end(reader)
+                    self.end_reader(reader)
         self._generation = generation
         late_s = context.listener.limits.body_s
         due = []

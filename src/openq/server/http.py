@@ -19,7 +19,7 @@ from .buffers import SMALL
 from .cached_head import MAX_CACHE_TRIES, MAX_CACHED_HEAD_BYTES, MAX_CACHED_HEADS, CachedHead
 from .http_names import METHODS, SINGLE_HEADERS, STATUS, UNCACHEABLE_HEADERS
 from .http_request import NO_HEADERS, HttpRequest
-from .http_stream import HttpStream, StreamSource
+from .http_stream import HttpStream, StreamSource, peer_port
 from .http_upgrade import PendingUpgrade, head_without_offer, is_websocket_offer
 
 if TYPE_CHECKING:
@@ -512,6 +512,16 @@ class HttpConnection(asyncio.Protocol):
     def _reject(self, status: int, text: str) -> None:
         self._refusal = (status, text)
         raise _RequestRejected
+
+    # -- inspection
+
+    @property
+    def is_busy(self) -> bool:
+        return self._current is not None
+
+    @property
+    def peer_port(self) -> int:
+        return peer_port(self._transport)
 
     # -- handling
 

@@ -84,6 +84,10 @@ class HttpRequest:
         return self._connection.peer
 
     @property
+    def peer_port(self) -> int:
+        return self._connection.peer_port
+
+    @property
     def is_tls(self) -> bool:
         return self._connection.is_tls
 

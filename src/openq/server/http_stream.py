@@ -74,6 +74,10 @@ class HttpStream(asyncio.Protocol):
         if self._source is not None:
             self._source.resumed()
 
+    @property
+    def port(self) -> int:
+        return peer_port(self._transport)
+
     # -- for the source
 
     @property
@@ -111,3 +115,9 @@ class HttpStream(asyncio.Protocol):
         if size != self._held:
             self._held = size
             self._listener.buffers.hold(self, size)
+
+
+def peer_port(transport: asyncio.Transport | None) -> int:
+    """The port of the client; 0 if it is gone."""
+    address = None if transport is None else transport.get_extra_info("peername")
+    return int(address[1]) if isinstance(address, tuple) else 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..broker.interface import Broker
 from ..broker.waiters import Waiter
-from ..errors import OpenQError
+from ..errors import ConnectionClosed, OpenQError
 from ..model import Delivery, Entry
 from .context import ServerContext
 from .http_request import HttpRequest
@@ -160,11 +160,13 @@ class MessagePoll:
         "_context",
         "_max_bytes",
         "_over",
-        "_queue",
-        "_request",
         "_then",
         "_timer",
         "_waiter",
+        "number",
+        "queue_key",
+        "request",
+        "since_ms",
     )
 
     def __init__(
@@ -180,8 +182,10 @@ class MessagePoll:
         self._max_bytes = max_bytes
         self._again = again
         self._context = context
-        self._request = request
-        self._queue = queue
+        self.request = request
+        self.queue_key = queue
+        self.number = 0  # see `connections.py`
+        self.since_ms = context.now_ms()
         self._waiter = waiter
         self._then = then
         self._timer: TimerHandle | None = None
@@ -190,21 +194,41 @@ class MessagePoll:
     def start(self, wait_s: float) -> None:
         context = self._context
         self._waiter.deliver = self._deliver
-        deliveries = context.broker.add_waiter(self._queue, self._waiter)
+        deliveries = context.broker.add_waiter(self.queue_key, self._waiter)
         if deliveries is not None:
             self._over = True
             load_and_answer(
-                context, self._request, self._queue, deliveries, self._then, self._max_bytes, self._again
+                context, self.request, self.queue_key, deliveries, self._then, self._max_bytes, self._again
             )
             return
         if self._over:
             return  # served while `add_waiter` was suspended
         self._timer = context.loop.call_later(wait_s, self.end)
-        self._request.waited = True
-        self._request.on_gone = self.end
+        self.request.waited = True
+        self.request.on_gone = self.end
         context.long_polls.add(self)
-        if self._request.gone:
+        if self.request.gone:
             self._end()
+
+    @property
+    def consumer(self) -> str:
+        return self._waiter.consumer or ""
+
+    @property
+    def limit(self) -> int:
+        return self._waiter.limit
+
+    def close(self, reason: str) -> None:
+        """Answer with an error that has the reason, and close the connection."""
+        self._context.enter(self._close, reason)
+
+    def _close(self, reason: str) -> None:
+        if self._over or not self._context.broker.remove_waiter(self.queue_key, self._waiter):
+            return  # served just now
+        self._finish()
+        if not self.request.gone:
+            self.request.keep_alive = False
+            self.request.later(self._then, [], ConnectionClosed(reason))
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """The broker's lock is held; any thread."""
@@ -216,7 +240,7 @@ class MessagePoll:
     def _served(self, deliveries: list[Delivery]) -> None:
         self._finish()
         load_and_answer(
-            self._context, self._request, self._queue, deliveries, self._then, self._max_bytes, self._again
+            self._context, self.request, self.queue_key, deliveries, self._then, self._max_bytes, self._again
         )
 
     def end(self) -> None:
@@ -224,15 +248,15 @@ class MessagePoll:
         self._context.enter(self._end)
 
     def _end(self) -> None:
-        if self._over or not self._context.broker.remove_waiter(self._queue, self._waiter):
+        if self._over or not self._context.broker.remove_waiter(self.queue_key, self._waiter):
             return  # served just now: `_served` is scheduled
         self._finish()
-        if not self._request.gone:
-            self._request.later(self._then, [], None)
+        if not self.request.gone:
+            self.request.later(self._then, [], None)
 
     def _finish(self) -> None:
         self._over = True
-        self._request.on_gone = None
+        self.request.on_gone = None
         if self._timer is not None:
             self._timer.cancel()
         self._context.long_polls.discard(self)

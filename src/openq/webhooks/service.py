@@ -105,6 +105,13 @@ class WebhookService:
         self._flusher: asyncio.TimerHandle | None = None
         self._log_trouble: str | None = None
 
+    @property
+    def role(self) -> str:
+        """What this server does for all servers of the store."""
+        return (
+            "webhook-sender" if any(each.sender is not None for each in list(self._entries.values())) else ""
+        )
+
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
