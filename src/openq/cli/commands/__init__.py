@@ -16,6 +16,8 @@ GROUPS = (
             ("healthcheck", "server", "check whether a server is ready; for containers"),
             ("doctor", "server", "check this machine: disk, limits, clock, port, packages, server"),
             ("config", "serve", "show, write or check the configuration"),
+            ("connections", "connections", "list, show or close the connections of all protocols"),
+            ("server", "connections", "list the servers that share a store"),
             ("migrate", "server", "copy everything from a data directory to Redis, or back"),
         ),
     ),
