@@ -31,7 +31,7 @@ export function Samples({ queue, ids, reason }: { queue: string; ids: string[]; 
                   <th scope="col">Field</th>
                   {samples.map((each) => (
                     <th scope="col" key={each.id}>
-                      <a href={to(["messages", each.id], { queue })}>{each.id.slice(0, 13)}…</a>
+                      <a href={to(["messages", each.id], { queue })}>…{each.id.slice(-12)}</a>
                     </th>
                   ))}
                 </tr>

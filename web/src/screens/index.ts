@@ -19,4 +19,8 @@ export const SCREENS: Screen[] = [
   { path: "queues", title: "Queues", section: "Messages", keys: "g q", load: () => import("./queues") },
   { path: "dead-letters", title: "Dead letters", section: "Messages", keys: "g d", load: () => import("./dead_letters") },
   { path: "tasks", title: "Operations", section: "Messages", keys: "g t", load: () => import("./tasks") },
+  { path: "connections", title: "Connections", section: "Clients", keys: "g c", load: () => import("./connections") },
+  { path: "workers", title: "Workers", section: "Clients", keys: "g w", load: () => import("./workers") },
+  { path: "schedules", title: "Schedules", section: "Automation", keys: "g s", load: () => import("./schedules") },
+  { path: "webhooks", title: "Webhooks", section: "Automation", keys: "g h", load: () => import("./webhooks") },
 ];
