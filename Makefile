@@ -13,22 +13,55 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run sample test test-pythons check check-pure format bench crash fuzz soak clean
+.PHONY: help setup run web web-beside web-if-node sample test test-pythons check check-pure format bench crash fuzz soak clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with everything needed to develop (again only when pyproject.toml changed)
 
-run: $(BASE) ## start the server on http://127.0.0.1:9324 (ARGS="--memory --port 0" for other settings)
+run: $(BASE) web-beside ## start the server on http://127.0.0.1:9324 (ARGS="--memory --port 0" for other settings)
 	$(RUN) -m openq serve $(ARGS)
+
+# The dashboard: web/ is built into the package by Node.js. Git holds the sources only, the wheel the build.
+WEB_BUILD  := src/openq/ui/static/index.html
+WEB_MARKER := src/openq/ui/.building
+WEB_FILES  := $(shell find web -name node_modules -prune -o -type f ! -name build.log ! -name schema.ts -print 2>/dev/null)
+HAS_NODE    = command -v node >/dev/null && command -v npm >/dev/null && [ -f web/package.json ]
+
+web: $(WEB_BUILD) ## build the dashboard (again only when web/ changed); needs Node.js 20 or later
+
+# `npm install` with the committed lock, and not `npm ci`: a registry may lack a binary for another platform
+# that the lock would have to name. The server shows a page that waits as long as the marker is there.
+$(WEB_BUILD): $(WEB_FILES) | $(BASE)
+	@set -eu; \
+	if ! { $(HAS_NODE); }; then echo "make web needs Node.js 20 or later, with npm" >&2; exit 1; fi; \
+	if command -v flock >/dev/null; then exec 8<web/package.json; flock 8; fi; \
+	trap 'rm -f $(WEB_MARKER)' EXIT; trap 'exit 1' HUP INT TERM; \
+	touch $(WEB_MARKER); \
+	$(RUN) web/make_types.py; \
+	cd web; \
+	npm install --no-save --no-audit --no-fund --loglevel=error; \
+	npm run build
+
+# Beside the server, which does not wait: `make run` is ready as soon as without it, and never fails by it.
+web-beside:
+	@if $(HAS_NODE) && ! $(MAKE) --no-print-directory -q web; then \
+	    touch $(WEB_MARKER); \
+	    echo "building the dashboard beside the server; see web/build.log"; \
+	    ( trap '' INT; $(MAKE) --no-print-directory web >web/build.log 2>&1 </dev/null || rm -f $(WEB_MARKER) ) & \
+	fi
+
+web-if-node:
+	@if $(HAS_NODE); then $(MAKE) --no-print-directory web; \
+	else echo "Node.js is not here: the dashboard is not built, and its tests are skipped"; fi
 
 sample: $(BASE) ## run the sample: a producer, a consumer, ten messages; ends by itself
 	$(RUN) -m openq.sample
 
 # Two for each core: half of what a test does is to wait, for a process to start or a lease to end.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? n * 2 : 8)))
-test: $(STAMP) ## run all tests
+test: $(STAMP) web-if-node ## run all tests
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --durations 15 --durations-min 5
 
 test-pythons: $(STAMP) ## the core and the library on each other Python that is here (3.11 to 3.14)
@@ -67,6 +100,7 @@ soak: $(STAMP) ## load by each protocol, then a minute of rest: memory is where 
 	$(RUN) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES))
 
 clean: ## remove .venv and everything built
+	rm -rf src/openq/ui/static $(WEB_MARKER) web/node_modules web/build.log
 	rm -rf $(VENV) $(VENV)-3.* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

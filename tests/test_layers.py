@@ -38,7 +38,7 @@ LAYERS = [
     ["redis"],
     ["server", "client"],
     ["webhooks"],
-    PROTOCOLS,
+    [*PROTOCOLS, "ui"],
     ["openq", "aio"],
     ["pipeline", "server.app", "sample", "worker"],
     ["testing"],

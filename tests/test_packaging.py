@@ -1,7 +1,9 @@
 """What a user gets: the wheel, installed alone into an empty environment, used from another folder."""
 
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email.message import Message
 from email.parser import Parser
@@ -107,3 +109,49 @@ def test_the_command_starts_without_the_server_s_packages(installed: Path, tmp_p
 
 def test_the_sample_runs_and_ends_by_itself(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "python", "-m", "openq.sample", cwd=tmp_path) != ""
+
+
+def test_the_build_of_the_dashboard_is_in_the_wheel(tmp_path: Path) -> None:
+    """Git ignores what `make web` builds; the wheel carries it all the same, and the sdist too."""
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, project)
+    ours = shutil.ignore_patterns("__pycache__", "static", "*.pyc")
+    for name in ("ui", "_version.py"):
+        source, copy = ROOT / "src" / "openq" / name, project / "src" / "openq" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, copy, ignore=ours) if source.is_dir() else shutil.copy(source, copy)
+    (project / "src" / "OpenQ.py").touch()
+    (project / "src" / "pyspark_openq").mkdir()
+    assets = project / "src" / "openq" / "ui" / "static" / "assets"
+    assets.mkdir(parents=True)
+    built = {"static/index.html", "static/assets/app-1a2b.js", "static/assets/app-1a2b.js.gz"}
+    for name in built:
+        (assets.parent.parent / name).write_text("built")
+    modules = project / "web" / "node_modules" / "other"
+    modules.mkdir(parents=True)
+    (modules / "index.js").touch()
+    (project / "web" / "package.json").touch()
+
+    run(sys.executable, "-m", "hatchling", "build", "-d", tmp_path / "dist", cwd=project)
+
+    [path] = (tmp_path / "dist").glob("*.whl")
+    names = zipfile.ZipFile(path).namelist()
+    wanted = {f"openq/ui/{name}" for name in (*built, "pages/missing.html", "pages/building.html")}
+    assert wanted <= set(names)
+    [path] = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"src/openq/ui/{name}" for name in built} | {"web/package.json"} <= files
+    assert not any("node_modules" in name for name in files)
+
+
+def test_the_wheel_of_a_tree_with_a_dashboard_holds_all_of_it(wheel: Path) -> None:
+    static = ROOT / "src" / "openq" / "ui" / "static"
+    if not (static / "index.html").exists():
+        pytest.skip("the dashboard is not built here: `make web` needs Node.js")
+    names = set(zipfile.ZipFile(wheel).namelist())
+
+    files = [path for path in static.rglob("*") if path.is_file()]
+    assert {path.relative_to(ROOT / "src").as_posix() for path in files} <= names

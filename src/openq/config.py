@@ -120,6 +120,16 @@ KEYS: dict[str, Key] = {
         read_flag, "listen on any address without users: open access for everyone who can reach it", None
     ),
     "hosts": Key(read_names, "further host names of this server", "NAMES"),
+    "ui": Key(read_flag, "serve the dashboard at /ui/", None),
+    "ui_read_only": Key(
+        read_flag,
+        "the dashboard only shows: it offers no actions, and its logins may not change anything",
+        None,
+    ),
+    "session_idle_s": Key(
+        _seconds, "a login of the dashboard ends after this time without a request", "SECONDS"
+    ),
+    "session_max_s": Key(_seconds, "a login of the dashboard ends after this time in any case", "SECONDS"),
     "tls_cert": Key(read_text, "certificate chain (PEM): serve HTTPS", "FILE"),
     "tls_key": Key(read_text, "private key of the certificate (PEM)", "FILE"),
     "tls_ca": Key(
@@ -224,6 +234,10 @@ class Config:
     auth: str = "auto"
     insecure: bool = False
     hosts: tuple[str, ...] = ()
+    ui: bool = True
+    ui_read_only: bool = False
+    session_idle_s: float = 8 * 3600
+    session_max_s: float = 7 * 86_400
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None

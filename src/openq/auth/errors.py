@@ -30,6 +30,24 @@ class TooManyFailedLogins(AuthenticationFailed):
         self.retry_after_s = retry_after_s
 
 
+class SessionExpired(AuthenticationFailed):
+    """The session of a cookie is unknown, ended or expired."""
+
+    code = "session_expired"
+
+    def __init__(self) -> None:
+        super().__init__("the session has ended; log in again")
+
+
+class ForeignRequest(AuthenticationFailed):
+    """A request with the cookie of a session that may come from a page of another origin."""
+
+    code = "foreign_request"
+
+    def __init__(self) -> None:
+        super().__init__("a request with the session cookie must come from a page of this server")
+
+
 class InvalidSignature(AuthenticationFailed):
     """An invalid AWS signature. `code` is AWS's own; a protocol may have to rename it."""
 

@@ -34,6 +34,8 @@ NO_PASSWORD = "no_password"  # the user has none: only keys and tokens
 DISABLED = "disabled"
 UNKNOWN_TOKEN = "unknown_token"
 EXPIRED = "expired"
+SESSION_ENDED = "session_ended"
+FOREIGN = "foreign_request"  # with the cookie of a session
 LOCKED_OUT = "locked_out"
 NOT_GUEST = "not_guest"  # of an open server
 # By the code of a signature's error.

@@ -23,18 +23,22 @@ from ..names import DEFAULT_ACCOUNT, arn_of, owner_of
 from .documents import write_private
 from .errors import (
     AuthenticationFailed,
+    ForeignRequest,
     InvalidAccessPolicy,
     InvalidSignature,
     LoginFailed,
+    SessionExpired,
     TooManyFailedLogins,
     UserStoreDamaged,
 )
 from .failed_logins import (
     DISABLED,
     EXPIRED,
+    FOREIGN,
     LOCKED_OUT,
     MALFORMED,
     NO_PASSWORD,
+    SESSION_ENDED,
     SIGNATURE_REASONS,
     UNKNOWN_TOKEN,
     UNKNOWN_USER,
@@ -55,8 +59,9 @@ from .rules import (
     Rule,
     judge,
 )
+from .sessions import Session, Sessions, hash_of, is_foreign, session_in
 from .sigv4 import Headers, KeyInfo, Verifier
-from .store import User, UserStore, check_password, is_rabbitmq_hash
+from .store import Token, User, UserStore, check_password, is_rabbitmq_hash
 
 _ACCESS_KEY = re.compile(rb"Credential=([A-Z0-9]{16,128})(?:/|%2F)")
 PASSWORD_CACHE_S = 60
@@ -121,8 +126,10 @@ class Guard:
         *,
         accepted_hosts: Sequence[str] = (),
         region: str = "us-east-1",
+        sessions: Sessions | None = None,
     ) -> None:
         self.store = store
+        self.sessions = sessions or Sessions(lambda: int(clock_s() * 1000))
         self._clock_s = clock_s
         self._region = region
         self._is_open = not store.users()
@@ -159,6 +166,7 @@ class Guard:
     def refresh(self) -> None:
         """Read changes of other processes. Raises UserStoreDamaged; then the previous users stay in force."""
         self.store.refresh()
+        self.sessions.refresh()
         if self._generation != self.store.generation:
             self._forget()
 
@@ -252,14 +260,50 @@ class Guard:
             raise self._refused(name, peer, protocol, reason, now_s)
         assert found is not None
         assert user is not None
-        principal = self._by_token.get(found.hash)
+        return self._token_principal(user, found)
+
+    def _token_principal(self, user: User, token: Token) -> Principal:
+        principal = self._by_token.get(token.hash)
         if principal is None:
-            if found.rules is None:
+            if token.rules is None:
                 principal = self._principal(user)
             else:
-                principal = _with_scope(user, found.rules, found.name)
-            self._by_token[found.hash] = principal
+                principal = _with_scope(user, token.rules, token.name)
+            self._by_token[token.hash] = principal
         return principal
+
+    def session(
+        self, text: str, method: str, fields: Mapping[bytes, bytes], peer: str = "", protocol: str = "rest"
+    ) -> tuple[Principal, Session]:
+        """Authenticate the cookie of a session; raises SessionExpired and ForeignRequest.
+
+        Not counted as a failed login: 256 random bits cannot be guessed, and a page that is still open after
+        its session must not lock its user out.
+        """
+        if is_foreign(method, fields):
+            self.refused.refuse(protocol, "", peer, FOREIGN)
+            raise ForeignRequest
+        hash = hash_of(text)
+        session = self.sessions.find(hash)
+        if session is None and self._recheck(self._clock_s()):
+            session = self.sessions.find(hash)
+        principal = None if session is None else self.session_principal(hash)
+        if session is None or principal is None:
+            self.refused.refuse(protocol, "" if session is None else session.user, peer, SESSION_ENDED)
+            raise SessionExpired
+        self.sessions.use(session)
+        return principal, session
+
+    def session_principal(self, hash: str) -> Principal | None:
+        """The caller with its current rules; None if the session is over."""
+        if self._generation != self.store.generation:
+            self._forget()
+        session = self.sessions.find(hash)
+        found = None if session is None else self.sessions.user_of(session, self.store)
+        if found is None:
+            return None
+        user, token = found
+        return self._principal(user) if token is None else self._token_principal(user, token)
 
     def _recheck(self, now_s: float) -> bool:
         """Read the store again for an unknown name: another process may have added it. Limited to a few times
@@ -376,6 +420,11 @@ class Guard:
         if self.is_open:
             return self.open_principal()
         value = next((value for name, value in request.headers if name == b"authorization"), b"")
+        if not value:
+            fields = dict(request.headers)
+            text = session_in(fields.get(b"cookie"))
+            if text is not None:
+                return self.session(text, request.method, fields, request.peer, "http")[0]
         kind, _, rest = value.partition(b" ")
         if kind.lower() == b"bearer":
             return self.bearer(rest.strip().decode("latin-1"), request.peer, "http")

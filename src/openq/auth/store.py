@@ -180,6 +180,9 @@ class UserStore:
     def has_token(self, hash: bytes) -> bool:
         return hash in self._state.tokens
 
+    def token(self, hash: bytes) -> Token | None:
+        return self._state.tokens.get(hash)
+
     def find_token(self, text: str) -> Token | None:
         # Looked up by hash: no timing difference reveals a token.
         return self._state.tokens.get(_sha256(text))

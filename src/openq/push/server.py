@@ -151,7 +151,7 @@ class StreamServer:
         now_ms = self.context.now_ms()
         for socket in list(self.sockets):
             connection = socket.connection
-            if connection is not None and (has_changed or connection.access.login.has_expired(now_ms)):
+            if connection is not None and (has_changed or connection.access.login.may_have_expired(now_ms)):
                 socket.check_access()
 
     def _join_queues(self) -> None:

@@ -212,6 +212,9 @@ def answer_problem(
         error = RuntimeError()
     traffic.refuse(code_of(error))
     status, body, headers = render(error)
+    if status == 401 and request.fields.get(b"sec-fetch-mode", b"navigate") != b"navigate":
+        # The script of a page asks: for a challenge by Basic the browser would show a dialog of its own.
+        headers = headers.replace(b', Basic realm="openq"', b"")
     # Clients of other accounts name their queues without the account.
     if account != DEFAULT_ACCOUNT:
         body = body.replace(qualified_name(account, "").encode(), b"")

@@ -13,11 +13,11 @@ from ..errors import InvalidSetting
 from ..server.connection_info import client_of
 from ..server.event_access import EventAccess, queue_patterns
 from ..server.event_hub import EventHub
-from ..server.stream_login import StreamLogin
 from .call import RestCall
 from .problems import Problem
 from .routes import EVENT_STREAM, route
 from .schemas import QueryParameters
+from .stream import login_of
 
 MAX_PATTERNS = 100
 _MEDIA = EVENT_STREAM.encode()
@@ -96,7 +96,7 @@ def _follow(call: RestCall, queues: tuple[str, ...], queue: str | None) -> None:
     hub = context.event_hub
     access = EventAccess(
         context,
-        _login(call),
+        login_of(call),
         call.request.peer,
         call.request.is_tls,
         call.account if _names_account(call) else None,
@@ -142,10 +142,3 @@ def _is_set(flag: str) -> bool:
 
 def _names_account(call: RestCall) -> bool:
     return "/accounts/" in call.request.path
-
-
-def _login(call: RestCall) -> StreamLogin:
-    guard = call.context.guard
-    scheme, _, value = (call.request.header(b"authorization") or b"").partition(b" ")
-    token = guard.store.find_token(value.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
-    return StreamLogin(call.principal, token, guard.is_open)

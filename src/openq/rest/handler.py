@@ -11,13 +11,16 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from ..auth.errors import SessionExpired
 from ..auth.failed_logins import NO_CREDENTIALS, UNKNOWN_SCHEME, UNKNOWN_TOKEN
-from ..auth.guard import Principal
+from ..auth.guard import ANONYMOUS, Principal
+from ..auth.sessions import session_in
 from ..documents.formats import explain
 from ..names import DEFAULT_ACCOUNT
 from ..server.audit import shown_detail
 from ..server.context import ServerContext
 from ..server.http_request import HttpRequest
+from ..server.stream_login import StreamLogin
 
 # Importing the modules of the handlers registers their routes.
 from . import audit as audit
@@ -35,6 +38,7 @@ from . import receiving as receiving
 from . import schedules as schedules
 from . import series as series
 from . import server_info as server_info
+from . import sessions as sessions
 from . import staging as staging
 from . import stream as stream
 from . import subscriptions as subscriptions
@@ -104,10 +108,15 @@ class RestHandler:
     ) -> Principal | None:
         """The caller; None while a thread checks the password: it continues the request."""
         header = request.header(b"authorization")
-        if header is None and route.takes_ticket:
-            return self._redeem_ticket(request)
         guard = self.context.guard
         if header is None:
+            text = session_in(request.fields.get(b"cookie"))
+            if text is not None and not (route.takes_ticket and "ticket=" in request.query):
+                return self._of_session(request, route, text)
+            if route.scope == "visitor":
+                return ANONYMOUS
+            if route.takes_ticket:
+                return self._redeem_ticket(request)
             guard.refused.refuse("rest", "", request.peer, NO_CREDENTIALS)
             raise Problem("unauthorized", "authentication required")
         scheme, _, value = header.partition(b" ")
@@ -134,6 +143,20 @@ class RestHandler:
         # Password hashing is slow by design: not on the loop.
         self.context.check(lambda: guard.basic(user, password, request.peer), authenticated)
         return None
+
+    def _of_session(self, request: HttpRequest, route: Route, text: str) -> Principal:
+        try:
+            principal, session = self.context.guard.session(
+                text, request.method, request.fields, request.peer
+            )
+        except SessionExpired:
+            if route.scope == "visitor":
+                return ANONYMOUS
+            raise
+        request.login = StreamLogin(principal, None, False, session.hash)
+        if self.context.config.ui_read_only and not _is_reading(request, route):
+            raise Problem("read_only", "sessions of this server may not change anything")
+        return principal
 
     def _redeem_ticket(self, request: HttpRequest) -> Principal:
         ticket = _read_query(request.query, Ticketed).ticket
@@ -235,6 +258,12 @@ class RestHandler:
 
             self._openapi = msgspec.json.encode(document(ROUTES))
         request.answer(200, self._openapi, b"application/json")
+
+
+def _is_reading(request: HttpRequest, route: Route) -> bool:
+    if route.path.startswith("stream"):
+        return False  # a stream can ack and publish
+    return request.method in ("GET", "HEAD") or route.permission in ("peek", "none")
 
 
 _EMPTY = {True: b"{}", False: b"\x80"}

@@ -95,7 +95,7 @@ def _operation(route: Route, shape_of: dict[int, dict[str, Any]]) -> dict[str, A
         str(status): {"description": HTTPStatus(status).phrase, "content": content} for status in route.status
     }
     operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
-    if route.scope == "public":
+    if route.scope in ("public", "visitor"):
         operation["security"] = []
     return operation
 

@@ -15,6 +15,7 @@ fill it. Every route has a permission. `scope` says what the permission is requi
     subscription  the queue that a subscription reads; one of another user is not found
     server        the whole server
     caller        authentication only
+    visitor       nothing; a caller that authenticates is known to the handler
     public        nothing: no authentication either
 """
 
@@ -46,6 +47,7 @@ Scope = Literal[
     "subscription",
     "server",
     "caller",
+    "visitor",
     "public",
 ]
 

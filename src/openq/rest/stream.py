@@ -35,7 +35,7 @@ class Ticket(ReplyBody, kw_only=True):
 )
 def open_stream(call: RestCall) -> None:
     """The handshake of RFC 6455, with the subprotocol `openq.json` or `openq.msgpack`; see docs/PUSH.md."""
-    call.context.streams.upgrade(call.request, _login(call), call.account)
+    call.context.streams.upgrade(call.request, login_of(call), call.account)
 
 
 @route(
@@ -48,14 +48,15 @@ def open_stream(call: RestCall) -> None:
     status=(201,),
 )
 def issue_ticket(call: RestCall) -> None:
-    issued = call.context.tickets.issue(_login(call), call.context.now_ms())
+    issued = call.context.tickets.issue(login_of(call), call.context.now_ms())
     if issued is None:
         raise Problem("too_many_tickets", "too many tickets are open")
     ticket, expires_ms = issued
     call.answer(Ticket(ticket=ticket, expires=iso(expires_ms)), 201)
 
 
-def _login(call: RestCall) -> StreamLogin:
+def login_of(call: RestCall) -> StreamLogin:
+    """The login of a request whose reply outlives it."""
     if call.request.login is not None:
         return call.request.login
     guard = call.context.guard

@@ -43,7 +43,7 @@ def _rules(views: Iterable[RuleView]) -> list[Rule]:
     )
 
 
-def _rule_views(rules: Iterable[Rule]) -> list[RuleView]:
+def rule_views(rules: Iterable[Rule]) -> list[RuleView]:
     return [
         RuleView(effect=rule.effect, actions=sorted(rule.actions), queues=rule.queues, account=rule.account)
         for rule in rules
@@ -55,7 +55,7 @@ def _user_view(user: User) -> UserView:
         name=user.name,
         account=user.account,
         role=user.role,
-        rules=_rule_views(user.rules),
+        rules=rule_views(user.rules),
         disabled=user.is_disabled,
         root=user.is_root,
         has_password=user.password_hash is not None,
@@ -195,7 +195,7 @@ def _token_view(token: Token) -> TokenView:
         user=token.user,
         created=iso(token.created_ms),
         expires=iso_or_none(token.expires_ms),
-        rules=None if token.rules is None else _rule_views(token.rules),
+        rules=None if token.rules is None else rule_views(token.rules),
     )
 
 

@@ -74,6 +74,7 @@ def banner(server: Announced, out: TextIO) -> None:
         where = server.broker.storage.place
     lines = [
         f"OpenQ {__version__} is ready: {where}",
+        f"  dashboard  {url}/ui/" if config.ui else "  dashboard  not served (--ui)",
         f"  SQS        {url}",
         f"  REST       {url}/api/v1/queues   (description: {url}/openapi.json)",
         f"  AMQP       {_amqp_line(server)}",
@@ -146,6 +147,7 @@ def ready_fields(server: Announced) -> dict[str, object]:
         "version": __version__,
         "pid": os.getpid(),
         "url": server.url,
+        "ui_url": f"{server.url}/ui/" if config.ui else None,
         "port": _port_of(server.url),
         "amqp_url": server.amqp_url or None,
         "amqp_port": _port_of(server.amqp_url),

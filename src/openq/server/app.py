@@ -23,6 +23,7 @@ from ..amqp.server import AmqpServer
 from ..amqp.topology import Topology
 from ..auth.documents import SharedDocument
 from ..auth.guard import Guard, first_key, write_secret_file
+from ..auth.sessions import Sessions
 from ..auth.store import UserStore
 from ..broker.audit import FAILED, OK, AuditLimits
 from ..broker.interface import Broker
@@ -33,6 +34,7 @@ from ..logs import SLOW, emit
 from ..names import split_name, split_namespace
 from ..rest.handler import RestHandler
 from ..sqs.handler import SqsHandler
+from ..ui.handler import UiHandler, redirect
 from ..webhooks.declaring import declare_webhook
 from ..webhooks.model import Webhook
 from ..webhooks.service import WebhookService
@@ -83,7 +85,13 @@ class Server:
             self.new_key = first_key(self.store)
         # Behind a proxy, clients sign the public host name, not the one that arrives here.
         hosts = [host for host in config.hosts if host != "*" and not host.startswith(".")]
-        self.guard = Guard(self.store, time.time, accepted_hosts=hosts, region=config.region)
+        self.guard = Guard(
+            self.store,
+            time.time,
+            accepted_hosts=hosts,
+            region=config.region,
+            sessions=open_sessions(config, broker),
+        )
         self._require_auth()
         self.context = ServerContext(broker, loop, config, self.guard)
         self.sqs = sqs = SqsHandler(self.context)
@@ -105,6 +113,8 @@ class Server:
         self.router.add("/_aws/sqs/messages/", sqs.peek)
         for path in ("/livez", "/readyz", "/healthz", "/metrics", "/metrics/queues"):
             self.router.add(path, health.handle)
+        if config.ui:
+            self.router.add_pages("/ui/", UiHandler().handle, redirect)
         self._handler = self._enter if broker.storage.waits else self.router.handle
         self._request_log = RequestLog(self._handler)
         self._loop_watch = LoopWatch(loop, lambda: self._request_log.slow_s)
@@ -300,6 +310,8 @@ class Server:
         """Read the users again, now and every second: another process may have changed them."""
         self._read_users()
         self.guard.refused.flush()
+        if self.guard.sessions.must_flush:
+            self._in_thread(self.guard.sessions.flush)
         if not self.listener.draining:
             self._refresher = self.loop.call_later(REFRESH_S, self._refresh)
 
@@ -380,6 +392,8 @@ class Server:
         self.context.buffers.max_bytes = buffer_bytes(config)
         self.context.admission.set_max_connections(config.max_connections)
         self.amqp.max_body = config.max_message_bytes
+        self.guard.sessions.idle_ms = int(config.session_idle_s * 1000)
+        self.guard.sessions.max_ms = int(config.session_max_s * 1000)
         if any(action == "put_webhook" for action, _ in declared):
             self.webhooks.changed()
         ours = logging.getLogger("openq")
@@ -580,6 +594,21 @@ def open_user_store(config: Config, broker: Broker) -> UserStore:
     if broker.cluster is not None:
         return UserStore(place=SharedDocument(broker.cluster, "users", "the document of users in Redis"))
     return UserStore(None if config.path is None else os.path.join(config.path, "users.json"))
+
+
+def open_sessions(config: Config, broker: Broker) -> Sessions:
+    """The logins of the dashboard, beside the users."""
+    limits = int(config.session_idle_s * 1000), int(config.session_max_s * 1000)
+    path, place = None, None
+    if broker.cluster is not None:
+        place = SharedDocument(broker.cluster, "sessions", "the document of sessions in Redis")
+    elif config.path is not None:
+        path = os.path.join(config.path, "sessions.json")
+    return Sessions(_wall_ms, path, place=place, idle_ms=limits[0], max_ms=limits[1])
+
+
+def _wall_ms() -> int:
+    return int(time.time() * 1000)
 
 
 class RunOptions(NamedTuple):

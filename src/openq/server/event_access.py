@@ -90,7 +90,7 @@ class EventAccess:
     def refresh(self, is_changed: bool, now_ms: int) -> bool:
         """Decide again from now on. False if the login is over, or the queue of the stream is forbidden."""
         self._decisions = {}
-        if is_changed or self._login.has_expired(now_ms):
+        if is_changed or self._login.may_have_expired(now_ms):
             current = self._login.current(self._context.guard, now_ms)
             if current is None:
                 return False

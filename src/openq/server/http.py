@@ -579,7 +579,7 @@ class HttpConnection(asyncio.Protocol):
         if not keep:
             headers += b"Connection: close\r\n"
         size = len(body)
-        if request.method == "HEAD":
+        if request.method == "HEAD" or status == 304:
             body = b""
         elif size > CHUNK_BYTES:
             head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n"

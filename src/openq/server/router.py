@@ -30,6 +30,7 @@ class HttpRouter:
         self._prefixes: list[tuple[str, Handler]] = []
         self._fallback = fallback
         self._accepted_hosts: set[bytes] = set()
+        self._pages: tuple[str, Handler, Handler] | None = None
 
     def add(self, path: str, handler: Handler) -> None:
         """Serve a path, or everything below it if it ends with a slash."""
@@ -37,6 +38,25 @@ class HttpRouter:
             self._prefixes.append((path, handler))
         else:
             self._exact[path] = handler
+
+    def add_pages(self, path: str, handler: Handler, home: Handler) -> None:
+        """Serve the pages of the dashboard at and below a path; `home` answers browsers at `/`.
+
+        A link in another page may lead there: the pages are the same for everybody, and hold no data.
+        """
+        assert path.endswith("/")
+        self._pages = path, handler, home
+        self.add(path, handler)
+        self.add(path[:-1], handler)
+
+    def _page_of(self, request: HttpRequest) -> Handler | None:
+        """The handler of a page that a browser asks for."""
+        if self._pages is None or request.method not in ("GET", "HEAD"):
+            return None
+        path, handler, home = self._pages
+        if request.target == b"/":
+            return home if b"text/html" in request.fields.get(b"accept", b"") else None
+        return handler if request.path.startswith(path) else None
 
     def handle(self, request: HttpRequest) -> None:
         fields = request.fields
@@ -49,12 +69,17 @@ class HttpRouter:
             request.answer(403, b"cross-origin requests are rejected\n", _TEXT)
             return
         # Images and links of a foreign page have no Origin; browsers send Sec-Fetch-Site instead.
-        page = fields.get(b"sec-fetch-site", b"none")
-        if page not in (b"same-origin", b"none") and self._context.guard.is_open:
+        site = fields.get(b"sec-fetch-site", b"none")
+        if site not in (b"same-origin", b"none") and self._context.guard.is_open:
+            page = self._page_of(request)
+            if page is not None:
+                page(request)
+                return
             request.answer(403, b"cross-origin requests are rejected\n", _TEXT)
             return
         if request.target == b"/":
-            self._fallback(request)
+            page = None if request.method == "POST" else self._page_of(request)
+            (page or self._fallback)(request)
             return
         path = request.path
         handler = self._exact.get(path)

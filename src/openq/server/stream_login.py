@@ -18,11 +18,12 @@ MAX_TICKETS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StreamLogin:
-    """Who opened a stream, and by which token; is_guest: on a server without users."""
+    """Who opened a stream, and by which token or session; is_guest: on a server without users."""
 
     principal: Principal
     token: Token | None
     is_guest: bool
+    session: str = ""  # its hash
 
     def current(self, guard: Guard, now_ms: int) -> Principal | None:
         """The caller with its current rules; None if user or token are gone, disabled or expired."""
@@ -30,9 +31,23 @@ class StreamLogin:
             return self.principal
         if self.is_guest:
             return None
+        if self.session:
+            return self._of_session(guard)
         if self.has_expired(now_ms) or (self.token and not guard.store.has_token(self.token.hash)):
             return None
         return guard.current(self.principal)
+
+    def _of_session(self, guard: Guard) -> Principal | None:
+        """An open stream is a use of its session: a page that is left open goes on until the last limit."""
+        principal = guard.session_principal(self.session)
+        session = None if principal is None else guard.sessions.find(self.session)
+        if session is not None:
+            guard.sessions.use(session)
+        return principal
+
+    def may_have_expired(self, now_ms: int) -> bool:
+        """Whether `current` must be asked although no user or token has changed."""
+        return bool(self.session) or self.has_expired(now_ms)
 
     def has_expired(self, now_ms: int) -> bool:
         token = self.token

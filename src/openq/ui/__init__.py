@@ -1,0 +1,1 @@
+"""The dashboard at `/ui/`: the files of a single-page application, which uses the REST API alone."""
