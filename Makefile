@@ -40,9 +40,8 @@ $(WEB_BUILD): $(WEB_FILES) | $(BASE)
 	trap 'rm -f $(WEB_MARKER)' EXIT; trap 'exit 1' HUP INT TERM; \
 	touch $(WEB_MARKER); \
 	$(RUN) web/make_types.py; \
-	cd web; \
-	npm install --no-save --no-audit --no-fund --loglevel=error; \
-	npm run build
+	npm --prefix web install --no-save --no-audit --no-fund --loglevel=error; \
+	npm --prefix web run build
 
 # Beside the server, which does not wait: `make run` is ready as soon as without it, and never fails by it.
 web-beside:
