@@ -130,7 +130,7 @@ function UserMenu() {
   }, []);
   const now = session.value;
   if (!now) return null;
-  if (now.open) return <Badge title="The server has no users: everybody may do everything. Add one with: openq user add NAME">open access</Badge>;
+  if (!now.login_required) return <Badge title="The server has no users: everybody may do everything. Add one with: openq user add NAME">open access</Badge>;
   return (
     <div
       class="menu"

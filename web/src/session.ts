@@ -1,44 +1,35 @@
 /** Who is signed in, and what they may do. */
 import { signal } from "@preact/signals";
 
-import { onSessionEnd, Problem, send } from "./api/client";
-
-export interface Session {
-  user: string;
-  account: string;
-  is_root: boolean;
-  /** True while the server has no users: everybody may do everything. */
-  open: boolean;
-  read_only?: boolean;
-  version?: string;
-  server?: string;
-}
+import { call, onSessionEnd } from "./api/client";
+import type { LoginRequest, SessionView } from "./api/schema";
 
 /** undefined: not asked yet; null: a login is needed. */
-export const session = signal<Session | null | undefined>(undefined);
+export const session = signal<SessionView | null | undefined>(undefined);
 
 export async function loadSession(): Promise<void> {
-  try {
-    session.value = await send<Session>({ method: "GET", path: "/api/v1/session" });
-  } catch (error) {
-    if (error instanceof Problem && error.status === 401) session.value = null;
-    else throw error;
-  }
+  const now = await call("show_session", {});
+  session.value = now.authenticated || !now.login_required ? now : null;
 }
 
-export async function signIn(credentials: { user: string; password: string } | { token: string }): Promise<void> {
-  await send({ method: "POST", path: "/api/v1/session", body: credentials });
+export async function signIn(credentials: LoginRequest): Promise<void> {
+  await call("begin_session", {}, credentials);
   await loadSession();
 }
 
 export async function signOut(everywhere: boolean): Promise<void> {
-  await send({ method: "DELETE", path: everywhere ? "/api/v1/sessions" : "/api/v1/session" });
+  if (everywhere) await call("end_sessions", {});
+  else await call("end_session", {});
   session.value = null;
 }
 
+/** Open access: the server has no users. */
+export function isOpen(): boolean {
+  return session.value !== null && session.value !== undefined && !session.value.login_required;
+}
+
 export function isAdmin(): boolean {
-  const now = session.value;
-  return now !== null && now !== undefined && (now.is_root || now.open);
+  return isOpen() || session.value?.permissions?.admin === true || session.value?.is_root === true;
 }
 
 /** Actions are shown only to those who may change something. The server decides anyway. */

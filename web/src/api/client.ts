@@ -48,7 +48,7 @@ export function requestOf<O extends Operation>(operation: O, params: Params<O>, 
 
 export async function send<T>(request: Request, signal?: AbortSignal): Promise<T> {
   // The header marks a call of this page: a form of another site cannot set it.
-  const headers: Record<string, string> = { Accept: "application/json", "X-OpenQ-UI": "1" };
+  const headers: Record<string, string> = { Accept: "application/json", "X-OpenQ-Request": "1" };
   if (request.body !== undefined) headers["Content-Type"] = "application/json";
   let response: Response;
   try {
