@@ -116,3 +116,34 @@ def test_a_page_of_delayed_messages_reads_no_more_than_its_part(
     assert all(0 <= int(words[3]) - int(words[2]) < PAGE for words in ranks)
     assert any("LIMIT" in words for words in scores)
     assert all(int(words[-1]) <= PAGE for words in scores if "LIMIT" in words)
+
+
+@pytest.mark.parametrize("chosen", [(1, 2), (3, 9, 10, 11), tuple(range(1, 13))])
+def test_messages_that_came_back_from_the_outbox_are_listed_in_their_place(
+    broker: RedisBroker, chosen: tuple[int, ...]
+) -> None:
+    """Without a history their records are gone from the stream, which takes no older entries."""
+    settings = QueueSettings(history_ms=0, dead_letter="missing", max_receives=1)
+    broker.declare("q", settings, change=True)
+    broker.publish_bodies("q", [b"x"] * 20, 0)
+    deliveries = broker.receive("q", 12)
+    receipts = {each.entry.seq: (each.entry.seq, each.number) for each in deliveries}
+    broker.nack("q", [receipts[seq] for seq in chosen], 0)
+    broker.release("q", [receipt for seq, receipt in receipts.items() if seq not in chosen])
+
+    assert numbers(broker.inspect.entries("q", "ready")) == list(range(1, 21))
+    assert numbers([each.entry for each in broker.receive("q", 20)]) == list(range(1, 21))
+
+
+def test_a_message_whose_history_is_trimmed_while_it_is_in_the_outbox_is_not_lost(
+    broker: RedisBroker, clock: VirtualClock
+) -> None:
+    broker.declare("q", QueueSettings(history_ms=1000, dead_letter="missing", max_receives=1), change=True)
+    broker.publish("q", Draft(b"kept"))
+    [delivery] = broker.receive("q", lease_ms=60_000)
+    clock.advance(5)
+    broker.publish_bodies("q", [b"x"] * 600, 0)  # trims the history past the first message
+
+    assert broker.nack("q", [(delivery.entry.seq, delivery.number)], 0) == ["returned"]
+    assert [each.entry.body for each in broker.receive("q")] == [b"kept"]
+    assert broker.stats("q").counters["damaged"] == 0

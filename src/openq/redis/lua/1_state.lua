@@ -4,7 +4,8 @@
 --   q   hash: settings (c), counters of the state, see FIELDS     n   hash: what happened so far
 --   m   stream: messages as published, id <seq>-<sent ms>; those acked stay as history
 --   x   hash: seq -> extra as JSON, for every live message that is not plain
---   ed  hash: seq -> record of a message that was edited
+--   ed  hash: seq -> record of a message that was edited, or that came back from the outbox after its entry in `m` was
+--   removed; eo  sorted set: seqs of the latter
 --   r:<priority>:<group>  sorted set of seqs: a lane of a standard queue; r:<group>: of a FIFO queue
 --   t:<priority>  list: groups of a level, taking turns           p   sorted set: priorities in use
 --   gz:<rank>  sorted set: FIFO groups that can be served, by ticket    gr, go  hashes: rank, messages in flight
@@ -212,8 +213,8 @@ end
 local damage = {GONE = 6}
 
 damage.TYPES = {p = 'number', d = 'number', e = 'number', c = 'number', f = 'number', b = 'number', E = 'number',
-  W = 'number', L = 'number', X = 'number', g = 'string', t = 'string', k = 'string', u = 'string', i = 'string',
-  r = 'string', n = 'string', K = 'string', D = 'table', R = 'table'}
+  W = 'number', L = 'number', X = 'number', S = 'number', g = 'string', t = 'string', k = 'string', u = 'string',
+  i = 'string', r = 'string', n = 'string', K = 'string', D = 'table', R = 'table'}
 
 -- The decoded options, or nil if they are damaged.
 function damage.decode(text)
@@ -319,13 +320,12 @@ local function seq_of(id)
   return tonumber(sub(id, 1, find(id, '-', 1, true) - 1))
 end
 
--- The record and the time sent; nil if it is missing.
+-- The record and the time sent; nil if it is missing. S: when a message was sent that has no entry in the stream.
 local function record_of(Q, seq, x)
   local found = call('XRANGE', Q.p .. 'm', seq, seq)[1]
-  if not found then return nil end
-  local rec = found[2][2]
-  if x and x.E then rec = call('HGET', Q.p .. 'ed', seq) or rec end
-  return rec, sent_of(found[1])
+  local edited = x and x.E and call('HGET', Q.p .. 'ed', seq)
+  if found then return edited or found[2][2], sent_of(found[1]) end
+  if edited then return edited, x.S or x.b or Q.now end
 end
 
 local function rank_of(Q, x)
@@ -955,7 +955,10 @@ local function forget_message(Q, seq, x, sent)
     if x.u and call('HGET', p .. 'u', x.u) == seq then call('HDEL', p .. 'u', x.u) end
     if x.e then call('ZREM', p .. 'e', seq) end
     if x.d then call('ZREM', p .. 'd', seq) end
-    if x.E then call('HDEL', p .. 'ed', seq) end
+    if x.E then
+      call('HDEL', p .. 'ed', seq)
+      call('ZREM', p .. 'eo', seq)
+    end
     call('HDEL', p .. 'x', seq)
   end
   if Q.c.hist == 0 or tonumber(seq) <= Q.tr then call('XDEL', p .. 'm', seq .. '-' .. S(sent)) end

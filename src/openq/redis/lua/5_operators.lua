@@ -66,9 +66,10 @@ local return_from_outbox = on_queue(function(Q, args)
   local x, seq = meta.x, meta.s
   local why, delay = x.W, x.L
   x.W, x.L, x.K = nil, nil, args[3]
-  -- The history may have been trimmed past its record.
+  -- Its entry is gone from the stream, which takes no older ones: without a history at once, else when it was trimmed.
   if #call('XRANGE', Q.p .. 'm', seq, seq) == 0 then
-    x.E = 1
+    x.E, x.S = 1, meta.m
+    call('ZADD', Q.p .. 'eo', seq, seq)
     if tonumber(seq) > Q.tr then rec = special(rec) end
   end
   if x.E then call('HSET', Q.p .. 'ed', seq, rec) end
@@ -167,7 +168,8 @@ local function append_row(Q, answer, seq, state)
   end
   if text and find(text, '"E"', 1, true) then
     rec = call('HGET', Q.p .. 'ed', seq) or rec
-    id = id or seq .. '-' .. S(Q.now)
+    local x = damage.decode(text) or {}
+    id = id or seq .. '-' .. S(x.S or x.b or Q.now)
   end
   -- A damaged record is returned as it is: the client reports it.
   if not rec then id, rec = seq .. '-0', '' end
@@ -270,9 +272,16 @@ end)
 -- now, after, most
 local scan_ready = up_to_date(function(Q, args)
   local answer = {'', (Q.mx > 0 or Q.c.fifo) and Q.pl + Q.bk + Q.mx or 0}
-  local part = call('XRANGE', Q.p .. 'm', S(tonumber(args[2]) + 1), '+', 'COUNT', tonumber(args[3]))
-  for _, found in ipairs(part) do
-    local seq = S(seq_of(found[1]))
+  local after, most, seqs = S(tonumber(args[2]) + 1), tonumber(args[3]), {}
+  for i, found in ipairs(call('XRANGE', Q.p .. 'm', after, '+', 'COUNT', most)) do seqs[i] = seq_of(found[1]) end
+  -- Those without an entry in the stream.
+  local to = seqs[most] and S(seqs[most]) or '+inf'
+  for _, seq in ipairs(call('ZRANGEBYSCORE', Q.p .. 'eo', after, to, 'LIMIT', 0, most)) do
+    seqs[#seqs + 1] = tonumber(seq)
+  end
+  table.sort(seqs)
+  for i = 1, min(#seqs, most) do
+    local seq = S(seqs[i])
     answer[1] = seq
     if state_of(Q, seq) == 'ready' then append_row(Q, answer, seq, 'ready') end
   end
@@ -398,10 +407,9 @@ local stats = up_to_date(function(Q, args)
   local oldest
   local function older(seq)
     local found = seq and call('XRANGE', p .. 'm', seq, seq)[1]
-    if found then
-      local sent = sent_of(found[1])
-      if not oldest or sent < oldest then oldest = sent end
-    end
+    local x = seq and not found and extra_of(Q, seq)
+    local sent = found and sent_of(found[1]) or x and x.S
+    if sent and (not oldest or sent < oldest) then oldest = sent end
   end
   local id = next_plain(Q)
   if id then oldest = sent_of(id) end
@@ -551,6 +559,7 @@ local function clear(Q, waiting_only)
     for _, g in ipairs(call('HKEYS', p .. 'go')) do call('DEL', p .. 'og:' .. g) end
     Q.rc = 0
     call('DEL', p .. 'ru', p .. 'rn', p .. 'o', p .. 'l', p .. 'hd', p .. 'go', p .. 'x', p .. 'ed', p .. 'i', p .. 'u', p .. 'e')
+    call('DEL', p .. 'eo')
   end
   local last = call('XREVRANGE', p .. 'm', '+', '-', 'COUNT', 1)[1]
   if last then Q.cur = seq_of(last[1]) end
