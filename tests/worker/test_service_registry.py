@@ -187,5 +187,5 @@ def test_top_draws_on_a_terminal_and_q_quits(server: Served, jobs: OpenQ) -> Non
     os.close(terminal)
 
     assert os.waitstatus_to_exitcode(status) == 0
-    assert jobs.name.encode()[:40] in shown
+    assert jobs.name.encode()[:12] in shown
     assert shown.endswith(b"\x1b[?25h\x1b[?1049l")  # the screen as it was before

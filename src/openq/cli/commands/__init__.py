@@ -45,7 +45,7 @@ GROUPS = (
         "workers",
         (
             ("worker", "worker", "run tasks; list, quiet or stop workers"),
-            ("top", "worker", "show queues, rates, workers and running jobs, live"),
+            ("top", "worker", "show alerts, queues, rates, consumers, workers and running jobs, live"),
             ("series", "worker", "show counts of a queue over time"),
         ),
     ),

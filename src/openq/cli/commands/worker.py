@@ -219,7 +219,8 @@ COMMANDS = {
     "top": Command(
         run="top:top",
         examples=(
-            ("openq top", "queues, rates, ages, workers and running jobs; q quits"),
+            ("openq top", "alerts, queues, rates, ages, consumers, workers and running jobs; q quits"),
+            ("openq top --sort age", "the queues with the oldest messages first"),
             ("openq top --interval 5s", "a new frame every five seconds"),
             ("openq top --once", "print one frame"),
             ("openq top --once --json", "for programs"),
@@ -231,6 +232,15 @@ COMMANDS = {
                 type=seconds,
                 default=2.0,
                 help="time between frames (default 2s)",
+            ),
+            Option(
+                "--sort",
+                choices=(
+                    *("load", "name", "ready", "flight", "age"),
+                    *("in", "out", "done", "errors", "consumers"),
+                ),
+                default="load",
+                help="order of the queues (default load); on a terminal the first letter chooses it, too",
             ),
             Option("--once", action="store_true", help="print one frame and exit"),
             Option("--json", action="store_true", help="frames as JSON, one object per line"),
