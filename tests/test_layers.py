@@ -37,7 +37,7 @@ LAYERS = [
     ["local"],
     ["redis"],
     ["server", "client"],
-    ["webhooks"],
+    ["webhooks", "backup"],
     [*PROTOCOLS, "ui"],
     ["openq", "aio"],
     ["pipeline", "server.app", "sample", "worker"],

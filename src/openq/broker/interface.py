@@ -12,7 +12,7 @@ names come in roles, so that a function can ask for the role it needs:
 Other parts have one name each: `admin` (change queued messages), `cluster` (what the servers share),
 `events` (what happened), `history` (files and tables of the past), `kv` (key-values), `schedules` (cron and
 intervals), `staging`, `subscriptions`, `cursors` (data pipelines), `damage`, `statistics` (counts and times
-of many queues).
+of many queues), `backups`.
 
 Each role extends that of the library (`LibraryQueues`, ...), which a broker behind a server offers too.
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from ..metrics import Family
     from .audit import AuditStore
+    from .backups import Backups
     from .cursors import Cursors
     from .damage import DamageRegister
     from .events import Events
@@ -486,6 +487,8 @@ class Broker(Queues, Messages, Durability, Protocol):
     def cursors(self) -> Cursors: ...
     @property
     def audit(self) -> AuditStore: ...
+    @property
+    def backups(self) -> Backups: ...
     @property
     def kv(self) -> KeyValues: ...
     @property

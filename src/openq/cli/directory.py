@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..journal.lockfile import RESTORING
 from ..journal.scan import SUFFIX
 from .api import NotFound
 
@@ -21,6 +22,8 @@ def missing_reason(directory: str) -> str | None:
         return f"{directory}: no such directory"
     if not os.path.isdir(directory):
         return f"{directory}: not a directory; give the data directory that contains `journal`"
+    if os.path.exists(os.path.join(directory, RESTORING)):
+        return f"{directory}: a restore into it did not end; run the same `openq restore` again"
     if not os.path.isdir(folder):
         inside = any(name.endswith(SUFFIX) for name in os.listdir(directory))
         parent = os.path.dirname(os.path.abspath(directory))

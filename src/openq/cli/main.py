@@ -145,6 +145,7 @@ _EXIT_CODES = {
     "invalid_search": USAGE,
     "no_credentials": USAGE,
     "usage": USAGE,
+    "directory_not_empty": USAGE,
     "queue_not_found": NOT_FOUND,
     "message_not_found": NOT_FOUND,
     "schedule_not_found": NOT_FOUND,

@@ -8,16 +8,18 @@ import json
 import os
 import sys
 
-from openq.errors import DirectoryInUse
+from openq.errors import CannotOpen, DirectoryInUse
 
 NAME = "LOCK"
+RESTORING = "RESTORING"  # exists while a restore fills the directory, and after a restore that was killed
 
 
 class DirectoryLock:
     """Held from construction to `release`. The lock is the flock, never the file's existence or text: a file
     left behind by a dead process does not lock anything."""
 
-    def __init__(self, directory: str, now_ms: int) -> None:
+    def __init__(self, directory: str, now_ms: int, *, restores: bool = False) -> None:
+        """`restores`: the directory is opened to restore into it. Nobody else may open a half one."""
         self.path = os.path.join(directory, NAME)
         self._facts: dict[str, object] = {
             "pid": os.getpid(),
@@ -35,8 +37,14 @@ class DirectoryLock:
             pid, url = holder(directory)
             raise DirectoryInUse(directory, pid, url) from None
         try:
+            # With the lock held: a restore that runs now is reported as the holder instead.
+            if not restores and os.path.lexists(os.path.join(directory, RESTORING)):
+                raise CannotOpen(
+                    directory,
+                    "a restore into it did not end; run the same `openq restore` again, which resumes it",
+                )
             self._write()
-        except OSError:
+        except BaseException:
             self.release()
             raise
 

@@ -2,7 +2,7 @@
 
 This file holds queues and the message operations. The parts do the rest: `inspect` (inspector.py), `admin`
 (message_admin.py), `exchanges`, `schedules`, `kv` (key_values.py), `events` (event_log.py), `cursors`,
-`subscriptions`, `staging`, `importer`. They share `core.py`.
+`subscriptions`, `staging`, `importer`, `backups`. They share `core.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from ..journal.file_journal import Journal
 from ..metrics import Family
 from ..model import Delivery, DeliveryOptions, Draft, Properties, QueueSettings
 from .audit_file import FileAudit
+from .backups import LocalBackups, Pause
 from .commits import CommitNotifier, MemorySession
 from .core import BrokerCore
 from .event_log import LocalEvents
@@ -143,9 +144,15 @@ class LocalBroker:
                 log.warning(
                     "relaxed: answers before the sync; up to 50 ms of them are at risk in a power cut"
                 )
+        self.backups = LocalBackups(core, journal, self.housekeeper, self.history.files, self._pauses)
 
     def _set_observed(self, is_observed: bool) -> None:
         self.observed = is_observed
+
+    def _pauses(self) -> list[Pause]:
+        """What has files beside the journal that must agree with it."""
+        staging = [] if self._staging is None else [self._staging.paused]
+        return [*staging, self.subscriptions.paused]
 
     @property
     def staging(self) -> LocalStaging:
@@ -607,6 +614,7 @@ class LocalBroker:
             self.housekeeper.stop()
         self.damage.save(at_once=True)
         self.series_pages.close()
+        self.backups.close()
         if self.journal is not None:
             self.journal.close()
 

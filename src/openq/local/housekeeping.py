@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..broker.cursors import LocalCursors
@@ -49,6 +51,8 @@ class Housekeeper:
         self._stopping = False
         self._busy = threading.Lock()
         self._snapshot_location = -1
+        # The first segment that backups in progress read, if any. Called in this thread.
+        self.held_for_backups: Callable[[], int | None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="openq-housekeeper", daemon=True)
 
     def start(self) -> None:
@@ -81,6 +85,12 @@ class Housekeeper:
             log.warning("housekeeping is put off: %s", error)
         except Exception:
             log.exception("housekeeping failed; it is tried again")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No segment is freed and no snapshot is written meanwhile."""
+        with self._busy:
+            yield
 
     def work(self) -> None:
         """One round: a snapshot if a segment was filled since the last one, then free unneeded segments."""
@@ -163,6 +173,7 @@ class Housekeeper:
             queues = list(self._core.engine.queues.values())
         # Segments are kept for readers with a cursor, within the limits of each.
         held = None if full else self._cursors.held_from(segments, now_ms)
+        backed_up = None if full else self.held_for_backups()
         # On a full disk history is freed first, so that publishing can continue.
         history_ms = 0 if full else max((each.settings.history_ms for each in queues), default=0)
         dedup_ms = max((each.settings.dedup_window_ms for each in queues if each.dedup), default=0)
@@ -175,7 +186,7 @@ class Housekeeper:
             if not by_history and age_ms > dedup_ms:
                 break
             kept_from = segment.number
-        return kept_from if held is None else min(kept_from, held)
+        return min(each for each in (kept_from, held, backed_up) if each is not None)
 
     def _copy_forward(self, frozen: FrozenState, segment: int) -> None:
         """Write the live messages of one old segment again; the next round frees the segment."""

@@ -98,6 +98,7 @@ class LocalStaging:
         self._stages: dict[tuple[str, int], _Stage] = {}
         self._busy: dict[str, tuple[threading.Lock, int]] = {}  # by job, with the number of users
         self._staged = 0
+        self._pauses = 0  # how many callers wait for commits to end, and let no other begin
         if journal is not None:
             self._files = StageFiles(os.path.join(journal.path, "pipeline", "staged"), journal.io)
             self._take_in(self._files.load())
@@ -231,6 +232,7 @@ class LocalStaging:
     def _turn(self, key: str) -> Iterator[None]:
         """One commit of a job at a time; a second one waits and finds it done."""
         with self._lock:
+            self._settled.wait_for(lambda: not self._pauses)
             lock, count = self._busy.get(key, (threading.Lock(), 0))
             self._busy[key] = (lock, count + 1)
         try:
@@ -241,6 +243,22 @@ class LocalStaging:
                 lock, count = self._busy.pop(key)
                 if count > 1:
                     self._busy[key] = (lock, count - 1)
+                self._settled.notify_all()
+
+    @contextmanager
+    def paused(self, seconds: float) -> Iterator[None]:
+        """No batch is published meanwhile: files and journal agree. Raises TimeoutError."""
+        with self._lock:
+            self._pauses += 1
+        try:
+            with self._lock:
+                if not self._settled.wait_for(lambda: not self._busy, seconds):
+                    raise TimeoutError("a staged batch is published")
+            yield
+        finally:
+            with self._lock:
+                self._pauses -= 1
+                self._settled.notify_all()
 
     def _done(self, job: StagingJob, batch: int) -> Committed | None:
         known = self._core.engine.progress.get(job.key)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -213,6 +215,24 @@ class LocalSubscriptions:
                     return None
                 known.batches = dict(sorted([*known.batches.items(), (number, batch)]))
             return FormedBatch(number, len(batch.receipts), batch.bytes, batch.until_ms)
+
+    @contextmanager
+    def paused(self, seconds: float) -> Iterator[None]:
+        """No batch is formed or settled meanwhile: files and journal agree. Raises TimeoutError."""
+        deadline = time.monotonic() + seconds
+        with ExitStack() as held:
+            for lock in self._all_locks():
+                if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError("a batch of a subscription is formed or settled")
+                held.callback(lock.release)
+            yield
+
+    def _all_locks(self) -> Iterator[threading.Lock]:
+        # In the order in which the other methods take them. A subscription that is created after the
+        # snapshot of the table has no batch before its own lock and the last one are taken.
+        for known in list(self._known.values()):
+            yield known.lock
+        yield self._lock
 
     def drop_orphans(self) -> None:
         """Drop subscriptions whose queue was deleted; their batches were deleted with it."""

@@ -28,6 +28,7 @@ from ..clock import Clock
 from ..metrics import Family
 from .admin import MessageAdmin
 from .audit import RedisAudit
+from .backups import NoBackups
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
 from .event_log import EventLog
@@ -99,6 +100,7 @@ class RedisBroker:
         self.kv = RedisKeyValues(store, waiters)
         self.events = RedisEvents(store, waiters)
         self.audit = RedisAudit(store)
+        self.backups = NoBackups()
         servers = self.cluster = ServerDirectory(store)
         self.statistics = RedisStatistics(store, queues.stats, waiters.count)
         self.series_pages = RedisPages(store)

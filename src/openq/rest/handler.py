@@ -24,6 +24,7 @@ from ..server.stream_login import StreamLogin
 
 # Importing the modules of the handlers registers their routes.
 from . import audit as audit
+from . import backups as backups
 from . import connections as connections
 from . import dead_letters as dead_letters
 from . import events as events

@@ -110,6 +110,9 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
         "This part of the history is not available",
         "Choose a later point, or keep more history.",
     ),
+    "backup_not_found": (404, "No such backup in progress", "POST /api/v1/backups begins another one."),
+    "backup_busy": (503, "No backup now", "Try again later; the detail names what to wait for."),
+    "nothing_kept": (409, "Nothing to back up", "Start the server with a data directory, not with --memory."),
     "no_history": (409, "No history", "Start the server with a data directory, not with --memory."),
     "archive_damaged": (
         500,

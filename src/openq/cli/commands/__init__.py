@@ -19,6 +19,8 @@ GROUPS = (
             ("connections", "connections", "list, show or close the connections of all protocols"),
             ("server", "connections", "list the servers that share a store"),
             ("migrate", "server", "copy everything from a data directory to Redis, or back"),
+            ("backup", "backup", "back up a server or a data directory; list, verify or prune backups"),
+            ("restore", "backup", "restore a backup into a data directory"),
         ),
     ),
     (
