@@ -24,6 +24,10 @@ LIBRARY, REST, SQS, AMQP = PROTOCOLS = ("library", "rest", "sqs", "amqp")
 Document = dict[str, Any]
 ABSENT = object()
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
+CONTEXT = {
+    "traceparent": "00-5759e988bd862e3fe1be46a994272793-00f067aa0ba902b7-01",
+    "tracestate": "vendor=t61rcWkgMzE",
+}
 PAST_S = 1_700_000_000
 
 

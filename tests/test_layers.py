@@ -22,7 +22,7 @@ PROTOCOLS = ["sqs", "amqp", "rest", "push"]
 # From the bottom up. A part imports itself and what lies in a row before its own; parts in one row do
 # not know each other. "openq" is the package's `__init__`: the public names.
 LAYERS = [
-    ["errors", "_version", "clock", "names", "logs", "histograms"],
+    ["errors", "_version", "clock", "names", "logs", "histograms", "trace_context"],
     ["limits", "http_text"],
     ["amqp_fields", "packed", "cron"],
     ["properties"],
@@ -62,6 +62,7 @@ STANDARD_LIBRARY_ONLY = {
     "_version",
     "names",
     "histograms",
+    "trace_context",
     "packed",
     "amqp_fields",
     "properties",

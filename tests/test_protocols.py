@@ -21,6 +21,7 @@ from openq import OpenQ
 from tests.protocol_clients import (
     ABSENT,
     AMQP,
+    CONTEXT,
     LIBRARY,
     PAST_S,
     PROTOCOLS,
@@ -245,6 +246,30 @@ ROWS: dict[str, Row] = {
             REST: {"attributes": {"openq.trace": TRACE}},
             SQS: {"Attributes": {"AWSTraceHeader": TRACE}},
             AMQP: {"headers": {"x-amzn-trace-id": TRACE}},
+        },
+    ),
+    "trace context": Row(
+        {
+            LIBRARY: {"body": "x", "attributes": CONTEXT},
+            REST: {"payload": "x", "attributes": CONTEXT},
+            SQS: {
+                "MessageBody": "x",
+                "MessageAttributes": {
+                    name: {"DataType": "String", "StringValue": value} for name, value in CONTEXT.items()
+                },
+            },
+            AMQP: {"body": "x", "headers": CONTEXT},
+        },
+        {
+            LIBRARY: {"attributes": CONTEXT},
+            REST: {"attributes": CONTEXT},
+            SQS: {
+                "MessageAttributes": {
+                    name: {"DataType": "String", "StringValue": value} for name, value in CONTEXT.items()
+                },
+                "Attributes": {"AWSTraceHeader": f"{TRACE};Parent=00f067aa0ba902b7;Sampled=1"},
+            },
+            AMQP: {"headers": CONTEXT},
         },
     ),
     "persistence": Row(

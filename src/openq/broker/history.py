@@ -504,13 +504,14 @@ def _step(engine: Engine, record: Record, seqs: set[int]) -> TimelineStep:
         parts = [f"by {publisher}"] if publisher else []
         if route is not None and not is_default(route[0]):
             parts.append(_through(route))
-        return TimelineStep(now_ms, "published", queue, ", ".join(parts))
+        return timeline.published(now_ms, queue, ", ".join(parts), record[6])
     if kind == ROUTE:
         names = ", ".join(q.name for target, _ in record[8] if (q := engine.numbered.get(target)) is not None)
         deaths = record[7].deaths
         if deaths and deaths[0].time_ms == now_ms:  # its queue was full and never held it
             return TimelineStep(now_ms, "dead-lettered", deaths[0].queue, f"to {names} ({deaths[0].kind})")
-        return TimelineStep(now_ms, "published", queue, f"{_through(record[7].route or ('', ''))} to {names}")
+        through = f"{_through(record[7].route or ('', ''))} to {names}"
+        return timeline.published(now_ms, queue, through, record[6])
     if kind == DELIVER:
         return timeline.delivered(now_ms, queue, record[5], record[4])
     if kind == ACK:

@@ -89,6 +89,7 @@ class TimelineStep:
     queue: str
     detail: str = ""
     traceback: str = ""  # of the failure that this step reports
+    trace_id: str = ""  # of the message, if it was published with a trace context
 
 
 @dataclass(slots=True)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ..engine.records import MOVE_NAMES, REMOVE_NAMES, RETURN_NAMES
-from ..model import split_failure
+from ..model import Properties, split_failure
+from ..trace_context import trace_id_of
 from .interface import TimelineStep
+
+
+def published(time_ms: int, queue: str, detail: str, properties: Properties | None) -> TimelineStep:
+    trace_id = None if properties is None else trace_id_of(properties.attributes)
+    return TimelineStep(time_ms, "published", queue, detail, trace_id=trace_id or "")
 
 
 def delivered(time_ms: int, queue: str, consumer: str | None, until_ms: int) -> TimelineStep:

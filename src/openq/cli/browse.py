@@ -155,7 +155,8 @@ def search(options: Namespace) -> int:
 
 def why(options: Namespace) -> int:
     reason = connect(options).get(f"/queues/{path_part(options.queue)}/messages/{path_part(options.id)}/why")
-    print_result(options, reason, escape_control(reason["text"]))
+    trace = f" (trace {reason['trace_id']})" if "trace_id" in reason else ""
+    print_result(options, reason, escape_control(reason["text"] + trace))
     return NOT_FOUND if reason["code"] == "not_found" else OK
 
 
@@ -170,6 +171,8 @@ def timeline(options: Namespace) -> int:
             ("time", "what", "queue", "detail"),
             [(step["time"], step["what"], step["queue"], step["detail"]) for step in found["steps"]],
         )
+        for trace_id in {step["trace_id"]: None for step in found["steps"] if "trace_id" in step}:
+            print(f"trace {escape_control(trace_id)}")
         _print_traceback(found["steps"])
     if not found["steps"]:
         say(f"message {options.id} is not in {options.queue}, nor in its history")

@@ -114,6 +114,7 @@ class RemoteInspector:
                 each["queue"],
                 each["detail"],
                 each.get("traceback", ""),
+                each.get("trace_id", ""),
             )
             for each in steps
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 
 from ..broker.interface import Broker
 from ..errors import InvalidSetting, OpenQError, public_text
-from ..model import ENCODING_BYTES, ENCODING_TEXT, Draft
+from ..model import ENCODING_BYTES, ENCODING_TEXT, Draft, Properties
 from .formats import MSGPACK, Format
 from .messages import NewMessage, NewMessages, Outcome, PublishedBatch
 from .payloads import BINARIES
@@ -21,21 +21,28 @@ Item = str | bytes | NewMessage
 
 
 def publish_items(
-    broker: Broker, queue_key: str, items: Sequence[Item], draft_of: Callable[[NewMessage], Draft]
+    broker: Broker,
+    queue_key: str,
+    items: Sequence[Item],
+    draft_of: Callable[[NewMessage], Draft],
+    trace: Mapping[str, str] | None = None,
 ) -> PublishedBatch:
     """Plain bodies are stored as one record; other messages are published one by one, each with its own
-    outcome. Raises the errors of the broker that concern all of them."""
+    outcome. Raises the errors of the broker that concern all of them.
+
+    `trace`: the trace context of the request, which bare bodies get; `draft_of` adds it to the others.
+    """
     if not items:
         broker.settings(queue_key)
         return PublishedBatch(count=0)
     kinds = set(map(type, items))
     done: PublishedBatch | None = None
     if kinds == {bytes}:
-        done = _publish_run(broker, queue_key, items, ENCODING_BYTES)  # type: ignore[arg-type]
+        done = _publish_run(broker, queue_key, items, ENCODING_BYTES, trace)  # type: ignore[arg-type]
     elif kinds == {str}:
         bodies = [item.encode() for item in items if isinstance(item, str)]
-        done = _publish_run(broker, queue_key, bodies, ENCODING_TEXT)
-    return done or _publish_each(broker, queue_key, items, draft_of)
+        done = _publish_run(broker, queue_key, bodies, ENCODING_TEXT, trace)
+    return done or _publish_each(broker, queue_key, items, draft_of, trace)
 
 
 def count_new(published: PublishedBatch) -> int:
@@ -46,17 +53,25 @@ def count_new(published: PublishedBatch) -> int:
 
 
 def _publish_run(
-    broker: Broker, queue_key: str, bodies: Sequence[bytes], encoding: int
+    broker: Broker,
+    queue_key: str,
+    bodies: Sequence[bytes],
+    encoding: int,
+    trace: Mapping[str, str] | None = None,
 ) -> PublishedBatch | None:
     """Publish as one record. None if the queue has rules that each message must pass individually."""
-    seqs = broker.publish_bodies(queue_key, bodies, encoding)
+    seqs = broker.publish_bodies(queue_key, bodies, encoding, None if trace is None else Properties(trace))
     if seqs is None:
         return None
     return PublishedBatch(count=len(bodies), first_id=broker.inspect.id_of(seqs[0]))
 
 
 def _publish_each(
-    broker: Broker, queue_key: str, items: Sequence[Item], draft_of: Callable[[NewMessage], Draft]
+    broker: Broker,
+    queue_key: str,
+    items: Sequence[Item],
+    draft_of: Callable[[NewMessage], Draft],
+    trace: Mapping[str, str] | None,
 ) -> PublishedBatch:
     drafts: list[Draft] = []
     results: list[Outcome | None] = []
@@ -65,9 +80,9 @@ def _publish_each(
             if isinstance(item, NewMessage):
                 draft = draft_of(item)
             elif isinstance(item, bytes):
-                draft = Draft(item)
+                draft = Draft(item, attributes=trace)
             else:
-                draft = Draft(item.encode(), ENCODING_TEXT)
+                draft = Draft(item.encode(), ENCODING_TEXT, attributes=trace)
         except (InvalidSetting, Problem) as error:
             results.append(Outcome(code=error.code, detail=str(error)))
             continue

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
 from ..errors import InvalidSetting
 from ..model import DeliveryOptions, Draft
+from ..trace_context import AMAZON, TRACEPARENT
 from .formats import Format
 from .messages import NewMessage
 from .payloads import Body, read_json, read_msgpack
@@ -32,13 +34,33 @@ def read_payload(message: HasPayload, format: Format) -> Body:
     return read(raw, message.payload_encoding)
 
 
-def make_draft(message: NewMessage, format: Format, past: DeliveryOptions | None = None) -> Draft:
+def with_trace(attributes: Mapping[str, object] | None, trace: Mapping[str, str]) -> Mapping[str, object]:
+    """The attributes with this trace context, unless they have one."""
+    if not attributes:
+        return trace
+    if TRACEPARENT in attributes or AMAZON in attributes:
+        return attributes
+    return {**attributes, **trace}
+
+
+def make_draft(
+    message: NewMessage,
+    format: Format,
+    past: DeliveryOptions | None = None,
+    trace: Mapping[str, str] | None = None,
+) -> Draft:
+    """`trace`: the trace context of the request, for a message that has none of its own."""
     body, encoding = read_payload(message, format)
     if message.at is not None and message.delay is not None:
         raise InvalidSetting("give either delay or at, not both")
     if message.timestamp is not None and past is None:
         # The sender's time: consumers see it; the queue uses its own.
         past = DeliveryOptions(born_ms=moment_ms(message.timestamp, "timestamp"))
+    attributes: Mapping[str, object] | None = None
+    if message.attributes:
+        attributes = read_attributes(message.attributes, format.is_json)
+    if trace is not None:
+        attributes = with_trace(attributes, trace)
     return Draft(
         body,
         encoding,
@@ -51,7 +73,7 @@ def make_draft(message: NewMessage, format: Format, past: DeliveryOptions | None
         unique=message.unique_key,
         ttl_ms=None if message.ttl is None else span_ms(message.ttl, "ttl"),
         id=message.id,
-        attributes=read_attributes(message.attributes, format.is_json) if message.attributes else None,
+        attributes=attributes,
         publisher=message.publisher,
         past=past,
     )

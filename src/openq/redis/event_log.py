@@ -157,9 +157,7 @@ class EventLog:
             sent_ms = int(id.partition(b"-")[2])
             since = str(sent_ms)
             if not is_from_elsewhere(fields[1]):
-                steps.append(
-                    (sent_ms, life, 0, TimelineStep(sent_ms, "published", view.name, _by(fields[1])))
-                )
+                steps.append((sent_ms, life, 0, _published(view, sent_ms, fields[1])))
         own = str(seq).encode()
         numbered = self._store.registry.numbered
         is_here, is_in_flight = True, False
@@ -262,11 +260,11 @@ def _step(view: CachedQueue, seq: int, time_ms: int, parts: list[str]) -> Timeli
     return None
 
 
-def _by(record: bytes) -> str:
+def _published(view: CachedQueue, sent_ms: int, record: bytes) -> TimelineStep:
     _, _, properties, options = unpack_record(record)
     parts = []
     if properties is not None and properties.publisher:
         parts.append(f"by {properties.publisher}")
     if options is not None and options.route is not None and not is_default(options.route[0]):
         parts.append(f"through {options.route[0]}")
-    return ", ".join(parts)
+    return timeline.published(sent_ms, view.name, ", ".join(parts), properties)

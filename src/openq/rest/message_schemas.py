@@ -140,6 +140,7 @@ class TimelineStepView(ReplyBody, kw_only=True):
     queue: str
     detail: str
     traceback: str | UnsetType = UNSET
+    trace_id: str | UnsetType = UNSET
 
 
 class Timeline(ReplyBody, kw_only=True):
@@ -150,6 +151,7 @@ class Timeline(ReplyBody, kw_only=True):
 class Reason(ReplyBody, kw_only=True):
     code: str
     text: str
+    trace_id: str | UnsetType = UNSET
 
 
 # -- dead letters, replay, tasks ----------------------------------------------------------------

@@ -10,12 +10,13 @@ from msgspec import UNSET
 from ..broker.interface import Filter
 from ..documents.drafts import read_payload
 from ..documents.values import iso, moment_ms, read_attributes, span_ms
-from ..errors import InvalidSetting, MessageNotFoundError
+from ..errors import InvalidSetting, MessageNotFoundError, OpenQError
 from ..model import (
     Draft,
     Entry,
 )
 from ..server import long_polls
+from ..trace_context import trace_id_of
 from .call import RestCall
 from .formats import Format
 from .message_schemas import (
@@ -180,6 +181,7 @@ def show_timeline(call: RestCall) -> None:
                     queue=call.short_name(step.queue),
                     detail=step.detail,
                     traceback=step.traceback or UNSET,
+                    trace_id=step.trace_id or UNSET,
                 )
                 for step in steps
             ],
@@ -201,7 +203,12 @@ def show_why(call: RestCall) -> None:
 
     def work() -> Reason:
         why = broker.inspect.why(queue, message_id)
-        return Reason(code=why.code, text=why.text)
+        try:
+            properties = broker.inspect.find(queue, message_id).properties
+        except OpenQError:
+            properties = None  # it has left the queue
+        trace_id = None if properties is None else trace_id_of(properties.attributes)
+        return Reason(code=why.code, text=why.text, trace_id=trace_id or UNSET)
 
     call.answer_with(work)
 

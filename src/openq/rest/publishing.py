@@ -25,6 +25,7 @@ from ..model import (
     failure_text,
     split_failure,
 )
+from ..trace_context import request_attributes
 from .call import RestCall
 from .formats import MSGPACK
 from .message_schemas import (
@@ -88,7 +89,7 @@ def _is_restoring(call: RestCall) -> bool:
 )
 def publish(call: RestCall) -> None:
     past = _past(call, call.body) if _is_restoring(call) else None
-    draft = make_draft(call.body, call.sent, past)
+    draft = make_draft(call.body, call.sent, past, request_attributes(call.request.fields))
     [result] = call.broker.publish_many(call.queue, [draft])
     if isinstance(result, OpenQError):
         raise publish_refusal(call.broker, call.queue, result, len(draft.body))
@@ -114,11 +115,12 @@ def publish_batch(call: RestCall) -> None:
     outcome."""
     items = _read_batch(call)
     restores = bool(items) and _is_restoring(call)
+    trace = request_attributes(call.request.fields)
 
     def draft_of(item: NewMessage) -> Draft:
-        return make_draft(item, call.sent, _past(call, item) if restores else None)
+        return make_draft(item, call.sent, _past(call, item) if restores else None, trace)
 
-    published = publish_items(call.broker, call.queue, items, draft_of)
+    published = publish_items(call.broker, call.queue, items, draft_of, trace)
     call.context.traffic.rest.published += count_new(published)
     call.after_commit(published, 201)
 

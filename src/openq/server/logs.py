@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from ..config import Config
 from ..logs import JsonLines, LogWriter, TextLines, emit, log_uncaught
+from ..trace_context import read_parent
 from .http_request import Handler, HttpRequest
 
 log = logging.getLogger("openq.requests")
@@ -111,13 +112,9 @@ def _log_request(
 
 def trace_id_of(traceparent: bytes | str | None) -> str | None:
     """The trace id in a W3C `traceparent`; None if there is none."""
-    if traceparent is None:
-        return None
     text = traceparent.decode("latin-1") if isinstance(traceparent, bytes) else traceparent
-    parts = text.strip().split("-")
-    if len(parts) < 4 or len(parts[1]) != 32 or parts[1].strip("0123456789abcdef"):
-        return None
-    return parts[1]
+    parent = read_parent(text)
+    return None if parent is None else parent.trace_id
 
 
 class LoopWatch:

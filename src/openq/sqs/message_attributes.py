@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..trace_context import TRACEPARENT, read_parent, write_amazon
 from .errors import (
     ALLOWED_CHARACTERS,
     batch_entry_ids_not_distinct,
@@ -345,9 +346,14 @@ def trace_of(field: bytes | None) -> AttributeValues | None:
 
 
 def trace_header(attributes: Mapping[str, object] | None) -> str | None:
-    """`AWSTraceHeader`, which SQS returns as a system attribute."""
-    trace = attributes.get(TRACE) if attributes else None
-    return trace if isinstance(trace, str) else None
+    """`AWSTraceHeader`, which SQS returns as a system attribute: as it was sent, or from a `traceparent`."""
+    if not attributes:
+        return None
+    trace = attributes.get(TRACE)
+    if isinstance(trace, str):
+        return trace
+    parent = read_parent(attributes.get(TRACEPARENT))
+    return None if parent is None else write_amazon(parent)
 
 
 def _number(text: str) -> int | float | str:

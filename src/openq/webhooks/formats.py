@@ -26,6 +26,7 @@ from ..documents.values import iso, to_json_value
 from ..http_text import attribute_text, header_text
 from ..model import ENCODING_JSON, ENCODING_MSGPACK, ENCODING_TEXT, Delivery, DeliveryOptions, Properties
 from ..names import DEFAULT_ACCOUNT, split_name
+from ..trace_context import outgoing_headers
 from .endpoint import MAX_HEADER_BYTES, fixed_head, read_url
 from .model import CE_BINARY, CE_STRUCTURED, RAW, Webhook
 from .signing import key_of, sign
@@ -137,14 +138,17 @@ class RequestBuilder:
         request_id = item.id if item.id.isalnum() and item.id.isascii() else quote(item.id, safe=_ID_SAFE)
         # `quote` leaves full stops, which separate the parts that are signed.
         request_id = request_id.replace(".", "%2E")
+        trace = b"" if item.properties is None else _trace_headers(item.properties)
         if self._mode == RAW:
-            return self._signed(request_id, item.body, _content_type(item), _openq_headers(item), now_ms)
+            headers = _openq_headers(item) + trace
+            return self._signed(request_id, item.body, _content_type(item), headers, now_ms)
         if self._mode == CE_BINARY:
-            return self._signed(request_id, _data(item), _content_type(item), _ce_headers(item), now_ms)
+            headers = _ce_headers(item) + trace
+            return self._signed(request_id, _data(item), _content_type(item), headers, now_ms)
         if self._mode == CE_STRUCTURED:
             kind = "application/cloudevents+json; charset=utf-8"
-            return self._signed(request_id, _encode(_structured(item)), kind, b"", now_ms)
-        return self._signed(request_id, _encode(_document(item)), "application/json", b"", now_ms)
+            return self._signed(request_id, _encode(_structured(item)), kind, trace, now_ms)
+        return self._signed(request_id, _encode(_document(item)), "application/json", trace, now_ms)
 
     def _signed(self, request_id: str, body: bytes, kind: str, headers: bytes, now_ms: int) -> Request:
         id_bytes, timestamp = request_id.encode(), b"%d" % (now_ms // 1000)
@@ -165,6 +169,12 @@ def _batch_id(items: list[Item]) -> str:
         return f"batch_{quote(items[0].id, safe=_ID_SAFE).replace('.', '%2E')}"
     digest = hashlib.sha256("\0".join(each.id for each in items).encode()).hexdigest()
     return f"batch_{digest[:32]}"
+
+
+def _trace_headers(properties: Properties) -> bytes:
+    """The trace context of the message as that of the request. A batch has none: each message has its own."""
+    passed_on = outgoing_headers(properties.attributes)
+    return "".join(f"{name}: {value}\r\n" for name, value in passed_on.items()).encode("ascii")
 
 
 def _form(item: Item) -> int:

@@ -22,6 +22,7 @@ from typing import IO, Any
 from ..client.message import ReceivedMessage
 from ..client.times import iso
 from ..http_text import attribute_text
+from ..trace_context import outgoing_headers
 from .message_worker import ACK, Outcome
 
 EX_TEMPFAIL = 75
@@ -169,6 +170,9 @@ def variables(message: ReceivedMessage) -> dict[str, str]:
         "OPENQ_SENT": iso(message.timestamp),
         "OPENQ_ATTRIBUTES": json.dumps(message.to_dict()["attributes"], ensure_ascii=False),
     }
+    # The names that programs with OpenTelemetry read their context from.
+    for name, text in outgoing_headers(message.attributes).items():
+        named[name.upper()] = text
     for name, value in message.attributes.items():
         named[f"OPENQ_ATTRIBUTE_{re.sub('[^A-Z0-9]', '_', name.upper())}"] = attribute_text(value)
     found: dict[str, str] = {}

@@ -23,6 +23,7 @@ from ..client.times import iso
 from ..errors import InvalidSetting
 from ..http_text import attribute_text, excerpt, header_text, retry_after_s
 from ..model import ENCODING_JSON, ENCODING_MSGPACK, ENCODING_TEXT
+from ..trace_context import outgoing_headers
 from .message_worker import ACK, Outcome
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -192,4 +193,5 @@ def headers(message: ReceivedMessage) -> dict[str, str]:
     found = {name: text for name, text in found.items() if len(text) <= MAX_HEADER}
     found["Content-Type"] = _CONTENT_TYPES.get(entry.encoding, "application/octet-stream")
     found["User-Agent"] = f"openq-worker/{__version__}"
+    found.update(outgoing_headers(message.attributes))
     return found
