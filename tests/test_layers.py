@@ -28,6 +28,7 @@ LAYERS = [
     ["properties"],
     ["model"],
     ["engine", "auth", "metrics", "parsing"],
+    ["tracing"],
     ["settings", "schedule_tables", "webhook_tables"],
     ["config"],
     ["journal"],

@@ -158,6 +158,23 @@ KEYS: dict[str, Key] = {
         "share of the messages whose state changes are logged; of a message all or none are",
         "SHARE",
     ),
+    "tracing": Key(
+        read_flag, "record OpenTelemetry spans of messages and send them by OTLP; needs openq[otel]", None
+    ),
+    "otlp_endpoint": Key(
+        matching(r"https?://\S+", "an address such as http://127.0.0.1:4318"),
+        "where spans are sent; default: OTEL_EXPORTER_OTLP_ENDPOINT, else this machine",
+        "URL",
+    ),
+    "otlp_protocol": Key(
+        one_of("http", "grpc"), "how spans are sent; default: OTEL_EXPORTER_OTLP_PROTOCOL, else http", "KIND"
+    ),
+    "trace_sample": Key(
+        within(read_number, 0, 1, "a share from 0 to 1"),
+        "share of the publishes without a trace context that start a trace; default: OTEL_TRACES_SAMPLER, "
+        "else 0.01",
+        "SHARE",
+    ),
     "audit_bytes": Key(
         within(read_size, 1 << 20, None, "at least 1 MiB"),
         "maximum size of the audit log; the oldest records are dropped",
@@ -248,6 +265,10 @@ class Config:
     log_slow: float = 0
     log_events: tuple[str, ...] = ()
     log_events_sample: float = 1
+    tracing: bool = False
+    otlp_endpoint: str | None = None
+    otlp_protocol: str | None = None
+    trace_sample: float | None = None
     audit_bytes: int = 64 * _MIB
     audit_age_s: float = 400 * 86_400
     max_request_bytes: int = 20 * _MIB
@@ -294,6 +315,8 @@ class Config:
         values = {key: getattr(self, key) for key in KEYS}
         if self.store is not None:
             values["store"] = without_password(self.store)
+        if self.otlp_endpoint is not None:
+            values["otlp_endpoint"] = without_password(self.otlp_endpoint)
         rows = [(key, value, self.origin(key)) for key, value in values.items()]
         rows += [
             (f"queues.{toml_key(name)}", dict(named), self.origin("queues"))

@@ -8,10 +8,18 @@ event loop).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 _BITS = 64  # values of more bits are counted in the last bucket
+
+
+class Exemplar(NamedTuple):
+    """One observation, and the trace it belongs to."""
+
+    value: float
+    trace_id: str
+    time_s: float
 
 
 class HistogramValue(NamedTuple):
@@ -20,10 +28,11 @@ class HistogramValue(NamedTuple):
     bounds: Sequence[float]
     counts: Sequence[int]
     sum: float
+    exemplars: Mapping[int, Exemplar] = {}
 
 
 class Histogram:
-    __slots__ = ("_first", "_last", "_unit", "counts", "total")
+    __slots__ = ("_exemplars", "_first", "_last", "_unit", "counts", "total")
 
     def __init__(self, unit: float, first: int = 0, last: int = 26) -> None:
         """`unit` is what one means in the metric, `first` and `last` the bits of the bounds that are
@@ -34,6 +43,7 @@ class Histogram:
         self._last = last
         self.counts = [0] * (_BITS + 1)
         self.total = 0
+        self._exemplars: dict[int, Exemplar] | None = None  # the newest of each bucket, by bits
 
     def observe(self, value: int) -> None:
         if value < 0:
@@ -58,6 +68,14 @@ class Histogram:
                 counts[value.bit_length()] += 1
         self.total += sum(values)
 
+    def keep_exemplar(self, value: int, trace_id: str, time_ms: int) -> None:
+        """Show the trace of a value that was observed: the newest of each bucket is kept."""
+        value = max(value, 0)
+        if self._exemplars is None:
+            self._exemplars = {}
+        bits = min(value.bit_length(), _BITS)
+        self._exemplars[bits] = Exemplar(_rounded(value * self._unit), trace_id, time_ms / 1000)
+
     @property
     def count(self) -> int:
         return sum(self.counts)
@@ -73,7 +91,13 @@ def merged(histograms: Iterable[Histogram]) -> HistogramValue:
     columns = [sum(column) for column in zip(*(one.counts for one in each), strict=True)]
     counts = [sum(columns[: first + 1]), *columns[first + 1 : last + 1], sum(columns[last + 1 :])]
     bounds = [_rounded((1 << bits) * unit) for bits in range(first, last + 1)]
-    return HistogramValue(bounds, counts, _rounded(sum(one.total for one in each) * unit))
+    exemplars = {
+        min(max(bits, first), last + 1) - first: exemplar
+        for one in each
+        if one._exemplars is not None
+        for bits, exemplar in sorted(one._exemplars.copy().items())
+    }
+    return HistogramValue(bounds, counts, _rounded(sum(one.total for one in each) * unit), exemplars)
 
 
 def _rounded(value: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from .histograms import HistogramValue
+from .histograms import Exemplar, HistogramValue
 
 __all__ = ["OPENMETRICS", "TEXT", "Family", "HistogramValue", "QueueColumn", "label_text", "pieces", "render"]
 
@@ -70,7 +70,7 @@ def pieces(families: Sequence[Family | QueueColumn], openmetrics: bool = False) 
             continue
         for labels, value in family.samples:
             if isinstance(value, HistogramValue):
-                lines += _histogram(family.name, labels, value)
+                lines += _histogram(family.name, labels, value, openmetrics)
             else:
                 lines.append(_sample(family.name, labels, value))
     if openmetrics:
@@ -95,14 +95,21 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
     return f"{name}{{{inner}}} {shown}" if inner else f"{name} {shown}"
 
 
-def _histogram(name: str, labels: Mapping[str, str], value: HistogramValue) -> list[str]:
-    lines = []
+def _histogram(name: str, labels: Mapping[str, str], value: HistogramValue, openmetrics: bool) -> list[str]:
+    lines: list[str] = []
     total = 0
     bounds = (*(str(float(bound)) for bound in value.bounds), "+Inf")
     for bound, count in zip(bounds, value.counts, strict=True):
         total += count
-        lines.append(_sample(f"{name}_bucket", {**labels, "le": bound}, total))
+        line = _sample(f"{name}_bucket", {**labels, "le": bound}, total)
+        if openmetrics and len(lines) in value.exemplars:
+            line += _exemplar(value.exemplars[len(lines)])
+        lines.append(line)
     return [*lines, _sample(f"{name}_sum", labels, value.sum), _sample(f"{name}_count", labels, total)]
+
+
+def _exemplar(exemplar: Exemplar) -> str:
+    return f' # {{trace_id="{exemplar.trace_id}"}} {exemplar.value} {exemplar.time_s:.3f}'
 
 
 def _escape(text: str) -> str:

@@ -67,6 +67,10 @@ class Consumer:
             to_ms(visibility_timeout, "visibility_timeout")
         if idle_timeout is FROM_ENVIRONMENT:
             idle_timeout = default_idle_timeout(None)
+        if queue.core.tracing is not None:
+            from .traced import traced_handler
+
+            handler = traced_handler(queue, handler)
         self.queue = queue
         self.handler = handler
         self.name = name or f"consumer-{queue.name}"

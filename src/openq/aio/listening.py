@@ -210,6 +210,10 @@ class Listening:
     """A handler at work. Each message has a task; the prefetch bounds their number."""
 
     def __init__(self, listener: Listener, handler: Handler) -> None:
+        if listener.queue.core.tracing is not None:
+            from .traced import traced_handler
+
+            handler = traced_handler(listener.queue, handler)
         self._listener = listener
         self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()

@@ -171,6 +171,10 @@ class Queue:
         self._taken: dict[asyncio.Task[Any] | None, deque[Message]] = {}
         self._hooks = overridden_hooks(self, Queue)
         self._arrivals: Arrivals | None = None  # begins on the first loop that uses a queue with hooks
+        if self.core.tracing is not None:
+            from .traced import trace_queue
+
+            trace_queue(self)
 
     @classmethod
     async def open(cls, *args: Any, **options: Any) -> Queue:

@@ -231,7 +231,7 @@ class ChannelConsumers:
 
         def show() -> bool:
             try:
-                readable = broker.load(deliveries)
+                readable = broker.load(deliveries, queue_key)
             except OpenQError as error:
                 lost()
                 raise AmqpError(

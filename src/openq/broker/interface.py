@@ -297,6 +297,7 @@ class Messages(LibraryMessages, Protocol):
         types: Iterable[str] | None = None,
         max_in_flight: int | None = None,  # raises TooManyInFlight if so many are in flight already
     ) -> list[Delivery]: ...
+    def load(self, deliveries: list[Delivery], queue: str = "") -> list[Delivery]: ...  # of one queue
     def drop_bodies(self, deliveries: Sequence[Delivery]) -> None: ...
     def ack(
         self, queue: str, receipts: Sequence[Receipt], *, late: bool = False

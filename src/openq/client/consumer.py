@@ -241,6 +241,10 @@ class Consumer(threading.Thread):
         if visibility_timeout is not None:
             to_ms(visibility_timeout, "visibility_timeout")
         super().__init__(name=name or f"consumer-{queue.name}-{next(_numbers)}")
+        if handler is not None and queue.core.tracing is not None:
+            from .traced import traced_handler
+
+            handler = traced_handler(queue, handler)
         if idle_timeout is FROM_ENVIRONMENT:
             idle_timeout = default_idle_timeout(self.default_idle_timeout)
         self.__loop = ConsumerLoop(

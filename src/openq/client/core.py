@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol, TypeVar, cast
 
+from .. import tracing
 from ..errors import (
     Closed,
     Forked,
@@ -71,6 +72,7 @@ class QueueCore:
         "receive_now",
         "saved_file",
         "syncs",
+        "tracing",
         "waits",
     )
     broker: LibraryBroker
@@ -99,6 +101,7 @@ class QueueCore:
         self.saved_file: str | None = None
         self.closed = False
         self.is_view = False
+        self.tracing = tracing.current()  # None: off
         self.bind(broker)
         if not handle.is_shared_store:
             _local_cores.add(self)

@@ -75,20 +75,24 @@ def make_draft(
 
 def make_item(codec: Codec, item: Any) -> Draft:
     """One item of a batch: a body, a `Message`, or a dict of `body` and keywords of `publish`."""
+    if not isinstance(item, Message) and not is_item(item):
+        return make_draft(codec, item)
+    options = item_keywords(item)
+    return make_draft(codec, options.pop("body"), **options)
+
+
+def item_keywords(item: Any) -> dict[str, Any]:
+    """An item of a batch as `body` and keywords of `publish`."""
     if isinstance(item, Message):
-        return make_draft(
-            codec,
-            item.body,
-            id=item.id or None,
-            priority=item.priority,
-            group=item.group,
-            message_type=item.message_type,
-            attributes=item.attributes,
-        )
-    if is_item(item):
-        options = dict(item)
-        return make_draft(codec, options.pop("body"), **options)
-    return make_draft(codec, item)
+        return {
+            "body": item.body,
+            "id": item.id or None,
+            "priority": item.priority,
+            "group": item.group,
+            "message_type": item.message_type,
+            "attributes": item.attributes,
+        }
+    return dict(item) if is_item(item) else {"body": item}
 
 
 def is_item(item: Any) -> bool:

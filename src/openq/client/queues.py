@@ -115,6 +115,10 @@ class Queue:
         self.taken = TakenItems()
         self._hooks = overridden_hooks(self, Queue)
         self._arrivals = Arrivals(self, self._heard) if self._hooks else None
+        if self.core.tracing is not None:
+            from .traced import trace_queue
+
+            trace_queue(self)
 
     @property
     def codec(self) -> Codec:

@@ -396,7 +396,7 @@ class LocalBroker:
                 found.watched = self._core.waiters.count(queue) > 0
             return left
 
-    def load(self, deliveries: list[Delivery]) -> list[Delivery]:
+    def load(self, deliveries: list[Delivery], queue: str = "") -> list[Delivery]:
         """Wait until the publishes of these are durable, and read bodies that are only on disk.
 
         Returns the deliveries that a client may see: the same list, without messages whose body cannot be

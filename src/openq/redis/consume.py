@@ -233,7 +233,7 @@ class Receiver:
 
     # -- bodies: included in the deliveries -------------------------------------------------------
 
-    def load(self, deliveries: list[Delivery]) -> list[Delivery]:
+    def load(self, deliveries: list[Delivery], queue: str = "") -> list[Delivery]:
         return deliveries
 
     def commit_location(self, deliveries: Sequence[Delivery]) -> int | None:

@@ -51,6 +51,7 @@ from .memory import MemoryReclaimer, limit_arenas
 from .reload import NotReloaded, ReloadReport, ThenReloaded, compare, merged
 from .router import HttpRouter
 from .tls import client_context, load_certificate, tls_context
+from .tracing import open_tracing
 
 log = logging.getLogger("openq.server")
 
@@ -77,6 +78,9 @@ class Server:
 
     def __init__(self, config: Config, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
+        self.tracing = open_tracing(config)
+        if self.tracing is not None:
+            broker = self.tracing.traced(broker)
         self.broker = broker
         self.loop = loop
         self.store = open_user_store(config, broker)
@@ -515,6 +519,8 @@ class Server:
                     stats = self.broker.stats(name)
                     count += stats.ready + stats.delayed + stats.in_flight
         self.broker.close()
+        if self.tracing is not None:
+            self.tracing.close()
         return count
 
 

@@ -402,7 +402,7 @@ class QueueDispatcher(Generic[C]):
     def _deliver(self, consumer: C, deliveries: list[Delivery]) -> None:
         broker = self.context.broker
         try:
-            readable = broker.load(deliveries)
+            readable = broker.load(deliveries, self.queue_key)
         except OpenQError as error:
             consumer.cancel(deliveries)
             self._requeue(deliveries)

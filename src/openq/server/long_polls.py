@@ -114,7 +114,7 @@ def load_and_answer(
         readable: list[Delivery] = []
         if error is None:
             try:
-                readable = broker.load(deliveries)
+                readable = broker.load(deliveries, queue)
             except OpenQError as failure:
                 error = failure
         if error is not None:

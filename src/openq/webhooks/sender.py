@@ -246,7 +246,7 @@ class MessageSender:
             self._release(deliveries[count:])
             deliveries = deliveries[:count]
         try:
-            readable = self.context.broker.load(deliveries)
+            readable = self.context.broker.load(deliveries, self._queue)
         except OpenQError as error:
             self._release(deliveries)
             self._in_trouble(error)

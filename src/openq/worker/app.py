@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from .. import tracing
 from ..model import RetryPolicy
 from . import codec as codecs
 from .consumers import Consumer
@@ -74,6 +75,11 @@ class App:
         self.consumers: dict[str, Consumer] = {}
         self.schedules: dict[str, DeclaredSchedule] = {}
         self.middleware: list[Middleware] = list(middleware)
+        if tracing.current() is not None:
+            from .tracing import TraceContext
+
+            if not any(isinstance(each, TraceContext) for each in self.middleware):
+                self.middleware.insert(0, TraceContext())
         self.store = JobStore(self.queues)
         self.flows = Flows(self)
         self.lease = lease

@@ -1,13 +1,16 @@
 """Trace context in jobs: the W3C header `traceparent` as an attribute of the message.
 
-With the OpenTelemetry API installed, the context of the sender goes with the job and the handler runs in a
-span of its own. Without it, a job passes its `traceparent` on to the jobs that it sends.
+While `openq.tracing` is on, an app has this middleware anyway: sending, running and settling a job are spans
+by OpenTelemetry's conventions for messages. With only the OpenTelemetry API installed, the context of the
+sender goes with the job and the handler runs in a span of its own. Without it, a job passes its `traceparent`
+on to the jobs that it sends.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .. import tracing
 from .active import current_job_or_none
 from .middleware import Middleware
 
@@ -23,10 +26,11 @@ class TraceContext(Middleware):
 
     def __init__(self) -> None:
         self._api = _opentelemetry()
+        self._spans = tracing.current()
 
     def before_enqueue(self, draft: JobDraft) -> None:
         if self._api is not None:
-            self._api.propagate.inject(draft.attributes)
+            self._api.propagate.inject(draft.attributes)  # the parent of the span that the queue makes
         job = current_job_or_none()
         if job is not None:
             for name in HEADERS:
@@ -36,6 +40,15 @@ class TraceContext(Middleware):
     def before_process(self, job: ActiveJob) -> None:
         api = self._api
         if api is None:
+            return
+        if self._spans is not None:
+            parent, links, count = self._spans.parent_and_links(job.messages)
+            kind = api.trace.SpanKind.CONSUMER
+            span = self._spans.start("process", "process", job.queue, kind, parent, links, count)
+            span.set_attributes(
+                {"messaging.message.id": job.id, "openq.task": job.name, "openq.attempt": job.attempt}
+            )
+            self._enter(job, span, parent)
             return
         carrier = {name: str(value) for name, value in job.attributes.items() if name in HEADERS}
         parent = api.propagate.extract(carrier)
@@ -50,7 +63,10 @@ class TraceContext(Middleware):
                 "openq.attempt": job.attempt,
             },
         )
-        token = api.context.attach(api.trace.set_span_in_context(span, parent))
+        self._enter(job, span, parent)
+
+    def _enter(self, job: ActiveJob, span: Any, parent: Any) -> None:
+        token = self._api.context.attach(self._api.trace.set_span_in_context(span, parent))
         job.state = {**(job.state or {}), "span": (span, token)}
 
     def after_process(self, job: ActiveJob, result: Any) -> None:
@@ -68,6 +84,7 @@ class TraceContext(Middleware):
         span, token = job.state.pop("span")
         if error is not None:
             span.record_exception(error)
+            span.set_attribute("error.type", type(error).__qualname__)
             span.set_status(self._api.trace.Status(self._api.trace.StatusCode.ERROR, str(error)))
         self._api.context.detach(token)
         span.end()
