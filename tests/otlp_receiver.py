@@ -50,7 +50,9 @@ class Receiver:
             self.raw.append(data)
             for resource in request.resource_spans:
                 service = _attributes(resource.resource.attributes).get("service.name", "")
-                self._spans += [_seen(service, each) for scope in resource.scope_spans for each in scope.spans]
+                self._spans += [
+                    _seen(service, each) for scope in resource.scope_spans for each in scope.spans
+                ]
 
     @property
     def spans(self) -> list[SeenSpan]:

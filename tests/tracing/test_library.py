@@ -92,21 +92,22 @@ def test_spans_are_children_of_what_the_program_does(spans: Receiver) -> None:
     assert process.kind == "consumer"
     assert int(process.span_id, 16) == inner.span_id
     sent = next(each for each in spans.named("publish inside") if each.kind == "producer")
-    assert (process.trace_id, process.parent_id, process.links) == (sent.trace_id, sent.span_id, (link_to(sent),))
+    assert (process.trace_id, process.parent_id, process.links) == (
+        sent.trace_id,
+        sent.span_id,
+        (link_to(sent),),
+    )
     assert ack.parent_id == process.span_id
 
 
 def test_a_handler_that_fails_is_an_error_and_its_message_is_nacked(spans: Receiver) -> None:
-    with OpenQ("failing", retry="none") as queue:
+    with OpenQ("failing", dlq="failed", max_receives=1) as queue:
         queue.publish("x")
 
         def handle(message: object) -> None:
             raise ValueError("a reason")
 
-        Consumer(queue, handle, idle_timeout=0.05, visibility_timeout=5, name="c").run()
-        dead = queue.receive(0)
-        if dead is not None:
-            queue.reject(dead, "enough")
+        Consumer(queue, handle, idle_timeout=0.05).run()
     flush()
 
     process = spans.wait_for("process failing")[0]
