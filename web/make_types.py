@@ -5,13 +5,15 @@ The file is made anew by every build and is not kept in git, so the page cannot 
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from openq.rest import handler  # noqa: F401 - registers every route
 from openq.rest.openapi import document
 from openq.rest.routes import ROUTES
+from openq.settings import SETTINGS, Kind
 
 TARGET = Path(__file__).parent / "src" / "api" / "schema.ts"
 _PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
@@ -95,9 +97,7 @@ def _parameters(operation: dict[str, Any]) -> str:
 
 
 def typescript(described: dict[str, Any]) -> str:
-    parts = [
-        "// Made by web/make_types.py from the server's OpenAPI document; not kept in git."
-    ]
+    parts = ["// Made by web/make_types.py from the server's OpenAPI document; not kept in git."]
     parts += [_interface(name, shape) for name, shape in sorted(described["components"]["schemas"].items())]
     types, table = [], []
     operations = (
@@ -121,7 +121,44 @@ def typescript(described: dict[str, Any]) -> str:
         + "\n".join(table)
         + "\n};"
     )
+    parts.append(_settings_table())
     return "\n\n".join(parts) + "\n"
+
+
+def _settings_table() -> str:
+    """The settings of queues with what each means: the page does not describe them again."""
+    fields = {
+        "name": "string",
+        "kind": " | ".join(f'"{kind}"' for kind in get_args(Kind)),
+        "help": "string",
+        "optional": "boolean",
+        "endless": "boolean",
+        "minimum": "number",
+        "maximum": "number | null",
+        "choices": "readonly string[]",
+        "flag": "boolean",
+    }
+    rows = [
+        {
+            "name": each.name,
+            "kind": each.kind,
+            "help": each.help,
+            "optional": each.is_optional,
+            "endless": each.is_endless,
+            "minimum": each.minimum,
+            "maximum": None if each.maximum >= 1 << 53 else each.maximum,
+            "choices": list(each.choices),
+            "flag": each.in_cli,
+        }
+        for each in SETTINGS
+    ]
+    described = "".join(f"\n  {name}: {kind};" for name, kind in fields.items())
+    lines = "".join(f"\n  {json.dumps(row)}," for row in rows)
+    return (
+        f"/** A setting of a queue. `flag`: the command line has an option for it. */\n"
+        f"export interface SettingDescription {{{described}\n}}\n\n"
+        f"export const SETTINGS: readonly SettingDescription[] = [{lines}\n];"
+    )
 
 
 if __name__ == "__main__":

@@ -426,6 +426,43 @@ def test_search_finds_by_text_json_attributes_type_and_id(client: Client) -> Non
     assert found(state="in_flight") == []
 
 
+def test_search_finds_by_age_and_deliveries(client: Client) -> None:
+    path = client.queue("search-age", retry="none")
+    client.post(f"{path}/messages/batch", [{"id": "1", "payload": "a"}, {"id": "2", "payload": "b"}])
+    [first] = client.receive(path)
+    client.post(f"{path}/nack", {"receipt_id": first["receipt_id"], "delay": 0})
+
+    def found(**wanted: Any) -> list[str]:
+        return [message["id"] for message in client.post(f"{path}/search", wanted).value["messages"]]
+
+    assert found(min_receives=1) == [first["id"]]
+    assert found(max_receives=0) == [{"1": "2", "2": "1"}[first["id"]]]
+    assert found(min_age=3600) == []
+    assert found(max_age=3600) == ["1", "2"]
+    assert client.post(f"{path}/replay", {"filter": {"min_age": 5}, "dry_run": True}).status == 422
+
+
+def test_a_search_continues_where_its_limit_ended_it(client: Client) -> None:
+    path = client.queue("search-on")
+    bodies = [f"{'yes' if number % 3 == 0 else 'no'} {number}" for number in range(30)]
+    client.post(f"{path}/messages/batch", [*bodies, {"payload": "yes, later", "delay": 900}])
+    found: list[str] = []
+    scanned = 0
+    after = ""
+    while True:
+        answer = client.post(f"{path}/search", {"text": "yes", "limit": 4, "after": after}).value
+        found += [message["payload"] for message in answer["messages"]]
+        scanned += answer["scanned"]
+        assert answer["complete"] == ("next" not in answer)
+        if answer["complete"]:
+            break
+        after = answer["next"]
+
+    assert found == [*(body for body in bodies if body.startswith("yes")), "yes, later"]
+    assert scanned == 31
+    assert client.post(f"{path}/search", {"text": "yes", "after": "nonsense"}).status == 422
+
+
 def test_the_timeline_and_the_reason_tell_of_a_message(client: Client) -> None:
     path = client.queue("story")
     message_id = client.post(f"{path}/messages", {"payload": "x", "publisher": "ann"}).value["id"]

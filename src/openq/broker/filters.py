@@ -23,6 +23,16 @@ def matches(id_of: Callable[[Entry], str], entry: Entry, filter: Filter) -> bool
         deaths = () if options is None else options.deaths
         if not deaths or deaths[0][0] == filter.dead_in:
             return False
+    if entry.sent_ms < filter.sent_from_ms:
+        return False
+    if filter.sent_until_ms is not None and entry.sent_ms > filter.sent_until_ms:
+        return False
+    if filter.min_receives or filter.max_receives is not None:
+        receives = 0 if options is None else options.count
+        if receives < filter.min_receives:
+            return False
+        if filter.max_receives is not None and receives > filter.max_receives:
+            return False
     if filter.ids is not None and id_of(entry) not in filter.ids:
         return False
     if filter.type is not None and (options is None or options.type != filter.type):

@@ -105,6 +105,10 @@ class Filter:
     reason_group: str | None = None  # the normalised reason, as groups of dead letters show it
     state: str = "all"
     dead_in: str | None = None  # only dead letters in this queue: messages dead-lettered by another one
+    sent_from_ms: int = 0  # when they came into the queue
+    sent_until_ms: int | None = None
+    min_receives: int = 0  # deliveries that ended without an ack
+    max_receives: int | None = None
 
     def __post_init__(self) -> None:
         for path in self.json:

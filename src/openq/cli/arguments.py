@@ -24,6 +24,8 @@ def filter_of(options: Namespace, text: str | None = None) -> dict[str, Any] | N
         "attributes": attributes_of(options.attribute),
         "json": {path: _scalar(value) for path, value in options.where} if options.where else None,
     }
+    for name in ("min_age", "max_age", "min_receives", "max_receives"):
+        chosen[name] = getattr(options, name, None)
     return {name: value for name, value in chosen.items() if value is not None} or None
 
 

@@ -26,6 +26,7 @@ from .message_schemas import (
     DeadQueue,
     DeadQueues,
     Discard,
+    MessageFilter,
     Redrive,
     Replay,
     TaskView,
@@ -191,7 +192,7 @@ def _chosen(call: RestCall, only_dead: bool = True) -> Filter:
     """
     wanted = call.body.filter
     state = "ready" if wanted is None or wanted.state == "all" else wanted.state
-    return replace(make_filter(wanted, call.sent, state), dead_in=call.queue if only_dead else None)
+    return replace(make_filter(wanted, call, state), dead_in=call.queue if only_dead else None)
 
 
 @route(
@@ -307,6 +308,8 @@ def replay(call: RestCall) -> None:
         raise InvalidSetting("give either since or since_id, not both")
     if body.since is None and body.since_id is None and body.filter is None:
         raise Problem("invalid", "replay needs a point (since or since_id) or a filter")
+    if body.filter is not None and _looks_at_deliveries(body.filter):
+        raise InvalidSetting("past messages have no ages and no deliveries: use since")
     check_rate(body.rate)
     to = None
     call.require_target(call.args[0] if body.to is None else body.to)
@@ -314,7 +317,7 @@ def replay(call: RestCall) -> None:
         to = call.qualified(body.to)
         broker.settings(to)
     since_ms = None if body.since is None else moment_ms(body.since, "since")
-    filter = None if body.filter is None else make_filter(body.filter, call.sent)
+    filter = None if body.filter is None else make_filter(body.filter, call)
 
     def work(progress: Any, dry_run: bool) -> int:
         return broker.admin.replay(
@@ -337,3 +340,8 @@ def replay(call: RestCall) -> None:
         "replay", call.account, call.args[0], lambda task: work(task.progress, False), details=details
     )
     _answer_task(call, task)
+
+
+def _looks_at_deliveries(filter: MessageFilter) -> bool:
+    limits = (filter.min_age, filter.max_age, filter.min_receives, filter.max_receives)
+    return any(limit is not None for limit in limits)

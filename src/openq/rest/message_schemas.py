@@ -103,10 +103,15 @@ class MessageFilter(RequestBody, kw_only=True):
     reason_group: str | None = None  # the reason of a group of dead letters, whole
     ids: Annotated[list[str], Meta(max_length=MAX_BATCH)] | None = None
     state: State = "all"
+    min_age: Seconds | None = None  # since the message came into the queue
+    max_age: Seconds | None = None
+    min_receives: Annotated[int, Meta(ge=0)] | None = None  # deliveries that ended without an ack
+    max_receives: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Search(MessageFilter, kw_only=True):
     limit: Limit = 100
+    after: str = ""  # the `next` of a search with the same conditions
     budget: Annotated[float, Meta(gt=0, le=30)] = 1.0
 
 
@@ -114,6 +119,7 @@ class SearchReply(ReplyBody, kw_only=True):
     messages: list[MessageView]
     complete: bool  # False: the limit, the time or the size of the reply was reached first
     scanned: int
+    next: str | UnsetType = UNSET  # as `after` of a search that continues
 
 
 class Edit(RequestBody, kw_only=True):

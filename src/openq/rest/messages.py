@@ -18,7 +18,6 @@ from ..model import (
 from ..server import long_polls
 from ..trace_context import trace_id_of
 from .call import RestCall
-from .formats import Format
 from .message_schemas import (
     Browse,
     Edit,
@@ -33,7 +32,7 @@ from .message_schemas import (
     Timeline,
     TimelineStepView,
 )
-from .paging import MAX_ANSWER_BYTES, page
+from .paging import MAX_ANSWER_BYTES, FoundPage, page, search_page
 from .problems import Problem
 from .routes import route
 from .views import stored
@@ -85,19 +84,24 @@ def browse(call: RestCall) -> None:
     call.answer_with(work)
 
 
-def make_filter(wanted: MessageFilter | None, format: Format, state: str | None = None) -> Filter:
+def make_filter(wanted: MessageFilter | None, call: RestCall, state: str | None = None) -> Filter:
     if wanted is None:
         return Filter(state=state or "all")
     attributes = wanted.attributes or {}
+    now_ms = call.broker.now_ms()
     return Filter(
         ids=wanted.ids,
         type=wanted.message_type,
         text=wanted.text,
-        attributes=read_attributes(attributes, format.is_json) if attributes else {},
+        attributes=read_attributes(attributes, call.sent.is_json) if attributes else {},
         json=wanted.json or {},
         reason=wanted.reason,
         reason_group=wanted.reason_group,
         state=state or wanted.state,
+        sent_from_ms=0 if wanted.max_age is None else now_ms - span_ms(wanted.max_age, "max_age"),
+        sent_until_ms=None if wanted.min_age is None else now_ms - span_ms(wanted.min_age, "min_age"),
+        min_receives=wanted.min_receives or 0,
+        max_receives=wanted.max_receives,
     )
 
 
@@ -112,19 +116,24 @@ def make_filter(wanted: MessageFilter | None, format: Format, state: str | None 
 )
 def search(call: RestCall) -> None:
     body, broker, queue = call.body, call.broker, call.queue
-    filter = make_filter(body, call.sent)
+    filter = make_filter(body, call)
     settles = call.may("receive", call.args[0])
 
     def work() -> SearchReply:
-        found = broker.inspect.search(queue, filter, body.limit, body.budget, MAX_ANSWER_BYTES)
-        entries = [
-            (each, broker.inspect.status(queue, broker.inspect.message_id(each)) or "gone")
-            for each in found.entries
-        ]
+        if filter.ids is not None:
+            known = broker.inspect.search(queue, filter, body.limit, body.budget, MAX_ANSWER_BYTES)
+            entries = [
+                (each, broker.inspect.status(queue, broker.inspect.message_id(each)) or "gone")
+                for each in known.entries
+            ]
+            found = FoundPage(entries, known.scanned, None, known.complete)
+        else:
+            found = search_page(broker, queue, filter, body.after, body.limit, body.budget)
         return SearchReply(
-            messages=_show_all(call, queue, entries, settles),
+            messages=_show_all(call, queue, found.entries, settles),
             complete=found.complete,
             scanned=found.scanned,
+            next=UNSET if found.following is None else found.following,
         )
 
     call.seek(work)

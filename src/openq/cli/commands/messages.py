@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..spec import Command, Option
 from ..values import count, pair, positive, priority, seconds
-from .options import CONDITIONS, JSON, JSON_LINES, READ, SERVER
+from .options import CONDITIONS, JSON, JSON_LINES, QUEUED, READ, SERVER
 
 _QUEUE = Option("queue", metavar="QUEUE", help="name of the queue")
 _MESSAGE_ID = Option("id", metavar="ID", help="message id")
@@ -219,6 +219,7 @@ COMMANDS = {
             _QUEUE,
             Option("text", nargs="?", metavar="TEXT", help="text in the body"),
             *CONDITIONS,
+            *QUEUED,
             _state("all"),
             _max(100),
             Option(

@@ -85,6 +85,15 @@ CONDITIONS = (
     ),
 )
 FILTER = (Option("--text", group=_WHICH, help="text in the body"), *CONDITIONS)
+# Of messages in a queue; the past messages of a replay have neither.
+QUEUED = (
+    Option(
+        "--min-age", group=_WHICH, metavar="TIME", type=seconds, help="minimum time in the queue: 10m, 2h"
+    ),
+    Option("--max-age", group=_WHICH, metavar="TIME", type=seconds, help="maximum time in the queue"),
+    Option("--min-receives", group=_WHICH, metavar="N", type=int, help="minimum number of failed deliveries"),
+    Option("--max-receives", group=_WHICH, metavar="N", type=int, help="maximum number of failed deliveries"),
+)
 
 TIME_RANGE = (
     Option("--since", metavar="TIME", help="start of the time range: 2h, 7d, or 2026-01-31T12:00:00Z"),

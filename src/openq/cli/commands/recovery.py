@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..spec import Command, Option
 from ..values import count, location, positive
-from .options import CONFIRM, FILTER, JSON, JSON_ANYWAY, JSON_LINES, NO_WAIT, RATE, READ, SERVER
+from .options import CONFIRM, FILTER, JSON, JSON_ANYWAY, JSON_LINES, NO_WAIT, QUEUED, RATE, READ, SERVER
 
 _DEAD_LETTERS = Option("queue", metavar="QUEUE", help="a dead-letter queue")
 _TASK = Option("id", metavar="ID", help="id of the operation, as `openq task ls` shows it")
@@ -64,6 +64,7 @@ _DLQ = Command(
                 Option("--to", metavar="QUEUE", help="target queue (default: the source of each message)"),
                 RATE,
                 *FILTER,
+                *QUEUED,
                 *CONFIRM,
                 NO_WAIT,
                 JSON,
@@ -78,7 +79,7 @@ _DLQ = Command(
                 ("openq dlq discard orders-dead --dry-run", "show how many"),
             ),
             details="Export them first if in doubt: `openq dlq export`.",
-            options=(_DEAD_LETTERS, *FILTER, *CONFIRM, NO_WAIT, JSON, *SERVER),
+            options=(_DEAD_LETTERS, *FILTER, *QUEUED, *CONFIRM, NO_WAIT, JSON, *SERVER),
         ),
         "export": Command(
             help="write every message in a queue as JSON lines; removes nothing",
