@@ -29,6 +29,10 @@ export interface TableProps<T> {
   rowKey: (row: T) => string;
   /** Address of a row, for Enter. */
   rowHref?: (row: T) => string;
+  /** Opens a row beside the table, by a click or Enter. A cell has the link or button for it, too. */
+  onOpen?: (row: T) => void;
+  /** Key of the row that is open. */
+  current?: string;
   empty?: ComponentChildren;
   sort?: string;
   onSort?: (sort: string) => void;
@@ -94,7 +98,9 @@ export function DataTable<T>(props: TableProps<T>) {
   }, [cursor]);
 
   function openRow(row: T | undefined): void {
-    if (row && props.rowHref) navigate(props.rowHref(row));
+    if (!row) return;
+    if (props.onOpen) props.onOpen(row);
+    else if (props.rowHref) navigate(props.rowHref(row));
   }
   function toggle(row: T | undefined): void {
     if (!row || !onSelect) return;
@@ -146,7 +152,10 @@ export function DataTable<T>(props: TableProps<T>) {
             return (
               <tr
                 key={key}
-                class={index === cursor ? "cursor" : undefined}
+                class={[index === cursor && "cursor", key === props.current && "current"].filter(Boolean).join(" ") || undefined}
+                onClick={(event) => {
+                  if (props.onOpen && !(event.target as Element).closest("a, button, input, label") && !getSelection()?.toString()) props.onOpen(row);
+                }}
                 aria-selected={selected ? selected.has(key) : undefined}
                 aria-rowindex={isVirtual ? index + 2 : undefined}
                 style={isVirtual ? { height: `${ROW_HEIGHT}px` } : undefined}

@@ -1,0 +1,111 @@
+/** The life of a message: a line to scale, and every step with its exact time. */
+import type { TimelineStepView } from "../api/schema";
+import { clockExact, duration, utc } from "../format";
+import { SPAN_WORDS, spansOf, ticksOf, toneOf, totalsOf } from "../messages/timeline";
+import { to } from "../router";
+import { Badge, Empty } from "./basics";
+import { Code } from "./code";
+
+const WIDTH = 1000;
+
+export function TimelineView({ steps }: { steps: TimelineStepView[] }) {
+  if (steps.length === 0) {
+    return (
+      <Empty title="No history">
+        <p>Its history is no longer kept, or the queue keeps none.</p>
+      </Empty>
+    );
+  }
+  return (
+    <div class="stack">
+      <LifeLine steps={steps} />
+      <Steps steps={steps} />
+    </div>
+  );
+}
+
+function LifeLine({ steps }: { steps: TimelineStepView[] }) {
+  const spans = spansOf(steps, Date.now());
+  const from = Date.parse(steps[0]!.time);
+  const until = Math.max(...steps.map((step) => Date.parse(step.time)), ...spans.map((span) => span.to), from + 1);
+  const place = (at: number) => ((at - from) / (until - from)) * WIDTH;
+  const totals = totalsOf(spans);
+  const words = totals.map(([kind, ms]) => `${SPAN_WORDS[kind]} ${duration(ms / 1000)}`).join(", ");
+  return (
+    <figure class="chart">
+      <figcaption class="legend">
+        {totals.map(([kind, ms]) => (
+          <span class="key" key={kind}>
+            <span class={`swatch block ${kind}`} />
+            {SPAN_WORDS[kind]} <b>{duration(ms / 1000)}</b>
+          </span>
+        ))}
+        <span class="soft">{duration((until - from) / 1000)} in all, to scale</span>
+      </figcaption>
+      <svg class="life" viewBox={`0 0 ${WIDTH} 66`} preserveAspectRatio="none" role="img" aria-label={`Timeline to scale: ${words || "no time passed"}.`}>
+        {spans.map((span, index) => (
+          <rect key={index} class={span.kind} x={place(span.from)} y={10} width={Math.max(2, place(span.to) - place(span.from))} height={22}>
+            <title>
+              {SPAN_WORDS[span.kind]} in {span.queue}: {duration((span.to - span.from) / 1000)}
+              {span.open ? " so far" : ""}
+            </title>
+          </rect>
+        ))}
+        {steps.map((step, index) => (
+          <line key={index} class="mark" x1={place(Date.parse(step.time))} x2={place(Date.parse(step.time))} y1={5} y2={37} vector-effect="non-scaling-stroke">
+            <title>
+              {step.what} {utc(step.time)}
+            </title>
+          </line>
+        ))}
+        <line class="axis" x1={0} x2={WIDTH} y1={42} y2={42} vector-effect="non-scaling-stroke" />
+      </svg>
+      <Axis from={from} until={until} />
+    </figure>
+  );
+}
+
+/** Labels stand outside the SVG: a drawing that is stretched to its width would stretch them, too. */
+function Axis({ from, until }: { from: number; until: number }) {
+  return (
+    <div class="life-axis" aria-hidden="true">
+      {ticksOf(from, until).map((tick) => (
+        <span key={tick} style={{ left: `${(tick / (until - from)) * 100}%` }}>
+          {tick === 0 ? "0" : `+${duration(tick / 1000)}`}
+        </span>
+      ))}
+    </div>
+  );
+}
+
+function Steps({ steps }: { steps: TimelineStepView[] }) {
+  return (
+    <ol class="steps">
+      {steps.map((step, index) => {
+        const before = steps[index - 1];
+        const passed = before && (Date.parse(step.time) - Date.parse(before.time)) / 1000;
+        return (
+          <li key={index}>
+            <time class="mono nowrap" dateTime={step.time} title={utc(step.time)}>
+              {clockExact(step.time)}
+            </time>
+            <span>
+              <Badge tone={toneOf(step.what)}>{step.what}</Badge>
+            </span>
+            <span class="soft">
+              <a href={to(["queues", step.queue])}>{step.queue}</a>
+              {passed !== undefined && <> · after {duration(passed)}</>}
+            </span>
+            {step.detail && <span class="about">{step.detail}</span>}
+            {step.traceback && (
+              <details class="about">
+                <summary>Traceback</summary>
+                <Code text={step.traceback} />
+              </details>
+            )}
+          </li>
+        );
+      })}
+    </ol>
+  );
+}
