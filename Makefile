@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run web web-beside web-if-node sample test test-pythons check check-pure format bench crash fuzz soak clean
+.PHONY: help setup run web web-beside web-if-node chromium-if-root sample test test-ui test-pythons check check-pure format bench crash fuzz soak clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,8 +60,22 @@ sample: $(BASE) ## run the sample: a producer, a consumer, ten messages; ends by
 
 # Two for each core: half of what a test does is to wait, for a process to start or a lease to end.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? n * 2 : 8)))
-test: $(STAMP) web-if-node ## run all tests
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --durations 15 --durations-min 5
+test: $(STAMP) web-if-node chromium-if-root ## run all tests; of the browser's stories the short ones
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --durations 15 --durations-min 5 -m "not ui"
+
+test-ui: $(STAMP) web chromium-if-root ## run every story of the dashboard in a browser, and the tests of its logic
+	npm --prefix web run test
+	$(RUN) -m pytest tests/browser tests/ui
+
+# The stories of the dashboard need a browser. Where none can be installed they are skipped, with the reason.
+chromium-if-root:
+	@if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null && [ -z "$${OPENQ_BROWSER:-}" ] \
+	    && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing Chromium for the tests of the dashboard"; \
+	    export DEBIAN_FRONTEND=noninteractive; \
+	    { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; } >/dev/null 2>&1 \
+	        || echo "Chromium could not be installed: the stories of the dashboard are skipped"; \
+	fi
 
 test-pythons: $(STAMP) ## the core and the library on each other Python that is here (3.11 to 3.14)
 	$(RUN) -m tests.pythons
