@@ -16,8 +16,8 @@ export function curlLine(request: Request, origin: string = location.origin): st
   return words.join(" ");
 }
 
-/** `openq` with its words quoted; undefined and false words are left out. */
+/** `openq` with its words quoted; empty, undefined and false words are left out. */
 export function cliLine(...words: (string | number | false | undefined | null)[]): string {
-  const given = words.filter((word) => word !== false && word !== undefined && word !== null);
+  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "");
   return ["openq", ...given.map((word) => quote(String(word)))].join(" ");
 }
