@@ -82,6 +82,7 @@ def test_every_key_reads_the_same_from_all_three_sources(key: str, tmp_path: Pat
     value = getattr(Config(), key)
     named = {"hosts": ("a.example", "b.example"), "amqps_port": 5671, "definitions": "d.json", "archive": "a"}
     named |= {"store": "redis://h:1/2?profile=fast", "profile": "fast"}
+    named |= {"otlp_endpoint": "http://h:4318", "otlp_protocol": "grpc", "trace_sample": 0.25}
     value = {**named, "tls_cert": "c.pem", "tls_key": "k.pem", "tls_ca": "ca.pem"}.get(key, value)
     needed = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "amqps_port": ["tls_cert", "tls_key"]}
     beside = needed.get(key, [])
