@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from openq import OpenQ
 from tests.otlp_receiver import Receiver, grpc_receiver, http_receiver
 from tests.protocol_clients import AMQP, CONTEXT, LIBRARY, REST, SQS, Protocols
 from tests.real_clients.boto import fresh
-from tests.serving import served
+from tests.redis.servers import single
+from tests.serving import Served, free_port, served
 
 TRACE_ID, SPAN_ID = CONTEXT["traceparent"].split("-")[1:3]
 PARENT = {"traceparent": CONTEXT["traceparent"]}
@@ -34,6 +37,14 @@ PLAIN = {
     SQS: {"MessageBody": "x"},
     AMQP: {"body": "x"},
 }
+
+
+@contextmanager
+def stopping(server: Served) -> Iterator[Served]:
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("protocol", SENT)
@@ -190,7 +201,35 @@ def test_a_server_sends_by_grpc_and_ends_with_its_last_spans(tmp_path: Path) -> 
         assert receiver.one("publish late").trace_id == TRACE_ID
 
 
-def test_an_unreachable_collector_delays_nobody_and_unsampled_publishes_are_not_recorded() -> None:
+def test_a_server_on_redis_records_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    with http_receiver() as receiver, single() as redis:
+        flags = ["--tracing", "--otlp-endpoint", receiver.url, "--trace-sample", "1"]
+        port = free_port()
+        server = Served(["--store", redis.url, "--profile", "fast", *flags], port).wait()
+        with stopping(server), OpenQ("shared", url=server.url) as queue:
+            for attributes in (None, PARENT):
+                queue.publish("x", attributes=attributes)
+                message = queue.receive(0)
+                assert message is not None
+                message.ack()
+            for name in ("publish", "receive", "ack"):
+                started, carried = receiver.wait_for(f"{name} shared", 2)
+                assert (carried.trace_id, carried.parent_id) == (TRACE_ID, SPAN_ID)
+                assert started.trace_id == receiver.named("publish shared")[0].trace_id
+
+
+def test_an_unreachable_collector_delays_nobody() -> None:
+    flags = ["--tracing", "--otlp-endpoint", "http://127.0.0.1:9", "--trace-sample", "1"]
+    with served(None, *flags) as server, OpenQ("alone", url=server.url) as queue:
+        for _ in range(20):
+            queue.publish("x")
+            message = queue.receive(0)
+            assert message is not None
+            message.ack()
+
+
+def test_publishes_that_are_not_sampled_are_not_recorded() -> None:
     with http_receiver() as receiver:
         flags = ["--tracing", "--otlp-endpoint", receiver.url, "--trace-sample", "0"]
         with served(None, *flags) as server, OpenQ("quiet", url=server.url) as queue:

@@ -11,6 +11,7 @@ OpenTelemetry is imported, and calls of a queue do no more than without this mod
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,8 @@ def enable(
     found: MessageSpans = spans.MessageSpans(provider, is_own)
     disable()
     _current, _is_decided = found, True
+    if is_own:
+        atexit.register(found.close)
     return found
 
 
@@ -95,6 +98,7 @@ def disable() -> None:
     before, _current, _is_decided = _current, None, True
     if before is not None:
         before.close()
+        atexit.unregister(before.close)
 
 
 def _import_spans() -> Any:

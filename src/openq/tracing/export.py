@@ -19,6 +19,7 @@ from ..errors import InvalidSetting
 
 PROTOCOLS = ("http", "grpc")
 HTTP_PATH = "/v1/traces"
+DEFAULT_TIMEOUT_S = 5.0
 
 
 class ExportSettings(NamedTuple):
@@ -31,7 +32,10 @@ class ExportSettings(NamedTuple):
 
 
 def make_provider(settings: ExportSettings) -> TracerProvider:
-    provider = TracerProvider(sampler=make_sampler(settings.sample), resource=_resource(settings))
+    # Whoever uses it closes it, for a limited time.
+    provider = TracerProvider(
+        sampler=make_sampler(settings.sample), resource=_resource(settings), shutdown_on_exit=False
+    )
     provider.add_span_processor(BatchSpanProcessor(_exporter(settings)))
     return provider
 
@@ -80,12 +84,18 @@ def _exporter(settings: ExportSettings) -> SpanExporter:
     endpoint = settings.endpoint
     if protocol == "grpc":
         make = _import_exporter("grpc", "openq[otel-grpc]")
-        return make(endpoint=endpoint) if endpoint else make()
+        return make(endpoint=endpoint, timeout=_timeout_s())
     make = _import_exporter("http", "openq[otel]")
-    if not endpoint:
-        return make()
-    endpoint = endpoint.rstrip("/")
-    return make(endpoint=endpoint if endpoint.endswith(HTTP_PATH) else endpoint + HTTP_PATH)
+    if endpoint:
+        endpoint = endpoint.rstrip("/")
+        endpoint = endpoint if endpoint.endswith(HTTP_PATH) else endpoint + HTTP_PATH
+    return make(endpoint=endpoint, timeout=_timeout_s())
+
+
+def _timeout_s() -> float | None:
+    """Of one export with its retries; None: what the environment says."""
+    names = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
+    return None if any(name in os.environ for name in names) else DEFAULT_TIMEOUT_S
 
 
 def _protocol_of_environment() -> str:

@@ -12,6 +12,7 @@ Nothing of a message but its id, its queue and its size is in a span: no body, n
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,7 @@ from .._version import __version__
 from ..trace_context import AMAZON, TraceParent, parent_of, read_amazon
 
 SYSTEM = "openq"
+CLOSE_S = 3.0
 MAX_LINKS = 128  # what the SDK keeps by default
 CARRIED = ("traceparent", "tracestate", "baggage")
 
@@ -52,8 +54,16 @@ class MessageSpans:
             self._tracer = provider.get_tracer("openq", __version__)
 
     def close(self) -> None:
-        if self._is_own:
+        """Export what was recorded, for a short time: an unreachable collector must not hold up an exit."""
+        if not self._is_own:
+            return
+        closing = threading.Thread(target=self._provider.shutdown, name="openq-spans", daemon=True)
+        try:
+            closing.start()
+        except RuntimeError:  # the interpreter ends
             self._provider.shutdown()
+        else:
+            closing.join(CLOSE_S)
 
     def flush(self, timeout_s: float = 5.0) -> None:
         """Export the spans that have ended."""
