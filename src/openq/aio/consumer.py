@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,11 @@ from ..client.consumer import (
     log_end,
 )
 from ..client.failures import describe_attempt, is_handler_failure
+from ..client.feeds import FeedOptions
 from ..client.times import to_ms
 from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
+from .feeds import LoopFeed
+from .listening import release_unseen
 from .queue import Message, Queue
 
 if TYPE_CHECKING:
@@ -39,11 +43,11 @@ class Consumer:
         await Consumer(queue, handle).run()       # or until it is stopped
 
     Up to `concurrency` messages are in work at a time, each in one of as many tasks that live as long
-    as the consumer. A handler that raises gives the message back with the exception's text and traceback: it
-    is tried again as the queue's retry policy says, and the consumer goes on with the others. It runs until
-    `stop`, or until nothing came for `idle_timeout` seconds (None, the default: it never ends by itself;
-    OPENQ_IDLE_TIMEOUT sets another default). Leases are kept alive for as long as the handler works, unless
-    `heartbeat` is False.
+    as the consumer. A server pushes them over a WebSocket, which all tasks share. A handler that raises gives
+    the message back with the exception's text and traceback: it is tried again as the queue's retry policy
+    says, and the consumer goes on with the others. It runs until `stop`, or until nothing came for
+    `idle_timeout` seconds (None, the default: it never ends by itself; OPENQ_IDLE_TIMEOUT sets another
+    default). Leases are kept alive for as long as the handler works, unless `heartbeat` is False.
     """
 
     def __init__(
@@ -83,6 +87,11 @@ class Consumer:
         self._types = checks.types_or_none(types)
         self._stopping = asyncio.Event()
         self._waits: set[AnyWait] = set()
+        options = FeedOptions(concurrency, visibility_timeout, heartbeat, self._types, self.name)
+        self._feed = LoopFeed(queue, options) if queue.core.handle.is_remote else None
+        self._taking = asyncio.Lock()  # one task at a time takes from the feed
+        self._ready: deque[Message] = deque()  # taken, for tasks that wait
+        self._working = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = ""
 
@@ -95,6 +104,7 @@ class Consumer:
             return
         self.queue.core.check_not_forked()
         self._ended = "it was stopped"
+        self._working = self._concurrency
         self._tasks = [
             asyncio.create_task(self._work(), name=f"{self.name}-{i + 1}") for i in range(self._concurrency)
         ]
@@ -123,6 +133,8 @@ class Consumer:
         self._stopping.set()
         for wait in list(self._waits):
             wait.end()
+        if self._feed is not None:
+            self._feed.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
             await self._abort()
@@ -177,6 +189,10 @@ class Consumer:
             if not isinstance(error, asyncio.CancelledError):
                 self._ended = interrupted_reason(error)
             raise
+        finally:
+            self._working -= 1
+            if not self._working:
+                await self._close_feed()
 
     def _task_done(self, _: asyncio.Task[None]) -> None:
         if not self.running:
@@ -190,6 +206,11 @@ class Consumer:
             pass
 
     async def _next(self) -> Message | None:
+        if self._feed is not None:
+            async with self._taking:
+                is_stream = await self._feed.open()
+            if is_stream:
+                return await self._next_pushed(self._feed)
         wait = self.queue.runner.new_wait(1, self._visibility_timeout, self._types, self.name)
         self._waits.add(wait)
         try:
@@ -197,6 +218,37 @@ class Consumer:
         finally:
             self._waits.discard(wait)
         return received[0] if received else None
+
+    async def _next_pushed(self, feed: LoopFeed) -> Message | None:
+        try:
+            async with asyncio.timeout(self.idle_timeout) as timeout, self._taking:
+                while not self._ready:
+                    messages = await feed.take(self._concurrency)
+                    if not messages:
+                        return None
+                    self._ready.extend(messages)
+                return self._ready.popleft()
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+        # The last message may be on its way.
+        async with self._taking:
+            await feed.sync()
+            self._ready.extend(await feed.take_now(self._concurrency) or ())
+            return self._ready.popleft() if self._ready else None
+
+    async def _close_feed(self) -> None:
+        if self._feed is None:
+            return
+        self._feed.end()  # first: what is released must not come back
+        unseen = list(self._ready)
+        self._ready.clear()
+        try:
+            if unseen and not self.queue.closed:
+                await self.queue.runner.in_thread(release_unseen, [message.delivery for message in unseen])
+            await self._feed.close()
+        except OpenQError as problem:
+            log.warning("%d messages could not be returned: %s", len(unseen), problem)
 
     async def _handle(self, message: Message) -> None:
         heartbeat: Any = self.queue.core.handle.heartbeat if self._heartbeat else None

@@ -17,10 +17,10 @@ from ..client.feeds import FeedOptions
 from ..client.listening import CHECK_S, Unsettled
 from ..client.times import to_ms
 from ..errors import OpenQError
+from .feeds import LoopFeed
 
 if TYPE_CHECKING:
     from ..client import queues
-    from ..client.stream_feed import StreamFeed
     from ..model import Delivery
     from .queue import Message, Queue
     from .runner import AnyWait
@@ -76,10 +76,9 @@ class Listener:
         self._options = options
         self._ready: deque[Message] = deque()
         self._unsettled = Unsettled(queue, options)
-        self._feed: StreamFeed | None = None
+        self._feed = LoopFeed(queue, options) if queue.core.handle.is_remote else None
         self._wait: AnyWait | None = None
         self._is_closed = False
-        self._arrived = asyncio.Event()
         self._lock = asyncio.Lock()  # one task at a time takes
 
     def __aiter__(self) -> Listener:
@@ -98,10 +97,9 @@ class Listener:
 
     async def _take(self) -> list[Message]:
         room = self._unsettled.room()
-        if self.queue.core.handle.is_remote:
-            feed = await self._stream()
-            if feed.limits_itself:
-                return await self._take_from(feed)
+        feed = self._feed
+        if feed is not None and await feed.open():
+            return await feed.take(self._options.prefetch)
         while room <= 0 and not self._is_closed:
             await asyncio.sleep(CHECK_S)
             room = self._unsettled.room()
@@ -115,45 +113,6 @@ class Listener:
         finally:
             self._wait = None
 
-    async def _stream(self) -> StreamFeed:
-        if self._feed is None:
-            from ..client.stream_feed import StreamFeed
-
-            feed = self._feed = StreamFeed(self.queue.core, self._options)
-            loop = asyncio.get_running_loop()
-            arrived = self._arrived  # not self: the feed must not keep an unused listener
-
-            def ready() -> None:
-                try:
-                    loop.call_soon_threadsafe(arrived.set)
-                except RuntimeError:
-                    pass  # the loop is closed
-
-            feed.on_ready = ready
-            try:
-                await asyncio.to_thread(feed.start)
-            except BaseException:
-                self._feed = None
-                raise
-        return self._feed
-
-    async def _take_from(self, feed: StreamFeed) -> list[Message]:
-        from .queue import Message
-
-        while True:
-            self._arrived.clear()
-            try:
-                taken = feed.take_now(self._options.prefetch)
-            except BaseException:
-                self._feed = None
-                await asyncio.to_thread(feed.close)
-                raise
-            if taken is None:
-                return []
-            if taken:
-                return [Message(self.queue, delivery) for delivery in taken]
-            await self._arrived.wait()
-
     async def close(self) -> None:
         self._is_closed = True
         if self._wait is not None:
@@ -165,10 +124,9 @@ class Listener:
             self._ready.clear()
             self._unsettled.remove(unseen)
             if unseen and not self.queue.closed:
-                await self.queue.runner.in_thread(_release, [message.delivery for message in unseen])
-            feed, self._feed = self._feed, None
-        if feed is not None:
-            await asyncio.to_thread(feed.close)
+                await self.queue.runner.in_thread(release_unseen, [message.delivery for message in unseen])
+        if self._feed is not None:
+            await self._feed.close()
 
     async def _close_unused(self) -> None:
         try:
@@ -202,7 +160,7 @@ class Listener:
         await self.close()
 
 
-def _release(queue: queues.Queue, deliveries: list[Delivery]) -> None:
+def release_unseen(queue: queues.Queue, deliveries: list[Delivery]) -> None:
     queue.core.release_unseen(deliveries)
 
 

@@ -6,6 +6,7 @@ the other (`WaitFeed`). Behind a server it is a subscription of the WebSocket st
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -25,14 +26,24 @@ class FeedOptions(NamedTuple):
     heartbeat: bool
     types: frozenset[str] | None
     consumer: str | None
+    on_demand: bool = False  # no more than `take` asks for: nothing is sent ahead, and `prefetch` is not used
+    keeps_leases: bool = False  # leases outlive a connection that is lost, and end by their time
 
 
 class Feed(Protocol):
+    on_ready: Callable[[], None] | None  # called in any thread when messages came without a `take`
+
     @property
     def limits_itself(self) -> bool: ...  # never more than `prefetch` messages are unsettled
 
+    @property
+    def leased_s(self) -> float: ...  # `time.monotonic` before the oldest lease of the last `take` began
+
     def take(self, limit: int, timeout: float | None) -> list[Delivery]:
         """Up to `limit` messages as soon as there is one; none after `timeout` seconds or after `end`."""
+
+    def pause(self) -> list[Delivery]:
+        """On demand: get nothing more until the next `take`. What has come meanwhile is returned."""
 
     def finish(self, message: ReceivedMessage) -> None:
         """Ack a message whose handler is done. It may return before the ack is durable; `close` waits."""
@@ -45,35 +56,40 @@ class Feed(Protocol):
 
 
 class WaitFeed:
-    """One wait after the other."""
+    """One wait after the other. Several threads may take."""
 
     limits_itself = False
+    on_ready: Callable[[], None] | None = None
 
     def __init__(self, core: QueueCore, options: FeedOptions) -> None:
         self._core = core
         self._options = options
-        self._wait: ThreadWait | None = None
+        self._waits: set[ThreadWait] = set()
         self._is_ended = False
+        self.leased_s = 0.0
 
     def take(self, limit: int, timeout: float | None) -> list[Delivery]:
         options = self._options
         wait = self._core.new_wait(limit, options.visibility_timeout, options.types, options.consumer)
-        self._wait = wait
-        # `end` sets its flag before it looks for a wait, so one of the two sees the other.
-        if self._is_ended:
-            return []
+        self._waits.add(wait)
         try:
+            # `end` sets its flag before it looks for waits, so one of the two sees the other.
+            if self._is_ended:
+                return []
+            self.leased_s = time.monotonic()
             return wait.poll() if timeout is not None and timeout <= 0 else wait.wait(timeout)
         finally:
-            self._wait = None
+            self._waits.discard(wait)
+
+    def pause(self) -> list[Delivery]:
+        return []
 
     def finish(self, message: ReceivedMessage) -> None:
         message.ack()
 
     def end(self) -> None:
         self._is_ended = True
-        wait = self._wait
-        if wait is not None:
+        for wait in self._waits.copy():
             wait.end()
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from ..errors import Closed, OpenQError, QueueNotFound
 from ..model import Delivery
 from .documents import parse_error
 from .feeds import FeedOptions, WaitFeed
+from .handle import run_in_thread
 from .http import Refused, Unreachable
 from .stream_socket import StreamSocket
 
@@ -34,6 +35,8 @@ log = logging.getLogger("openq")
 MAX_CREDIT = 10_000
 MAX_PAUSE_S = 5.0
 CLOSE_S = 10.0  # for the last acks
+ASK_S = 1.0  # how old the answer may be that says when leases began
+_LEASE_OVER = ("visibility_timeout_expired", "message_not_found", "queue_not_found")
 _NO_STREAM = (404, 405, 426, 501)  # an older server, or a proxy that refuses upgrades
 
 Answer = dict[str, Any]
@@ -63,7 +66,7 @@ class StreamFeed:
         self._broker = broker
         self._api: ServerApi = broker.api
         self._queue = core.name
-        self._credit = min(options.prefetch, MAX_CREDIT)
+        self._credit = 0 if options.on_demand else min(options.prefetch, MAX_CREDIT)
         self._lease: float | str = "queue" if lease_ms is None else lease_ms / 1000
         # Extends the leases of messages that wait here; the consumer extends those it has taken.
         self._heartbeat = core.handle.heartbeat if options.heartbeat and options.prefetch > 1 else None
@@ -73,12 +76,18 @@ class StreamFeed:
         self._requests: dict[int, _Request] = {}
         self._ids = count(1)
         self._unsettled: set[Receipt] = set()  # of the current connection
+        self._settling = 0  # of these: their settlement is on its way, so they use no credit any more
+        self._sent_s: dict[int, float] = {}  # requests of `_grant`, and when they were sent
+        self._asked_s = self._known_s = time.monotonic()  # the last of these that was sent, and answered
+        self._buffer_s = 0.0  # no lease of a message in the buffer began earlier
+        self.leased_s = 0.0
         self._acks: list[ReceivedMessage] = []  # to be sent with the next frame
         self._acking: tuple[int, list[ReceivedMessage]] | None = None  # on their way
         self._is_ended = self._is_closed = False
         self._error: OpenQError | None = None  # why it cannot go on, or what it waits for
         self._down_s = time.monotonic()  # since when it is not connected; 0: it is
-        self.on_ready: Callable[[], None] | None = None  # called by the reader when `take` may go on
+        self.on_ready: Callable[[], None] | None = None  # called by the reader
+        self._starting = threading.Lock()  # several threads may take
         self._stopped = threading.Event()
         self._socket: StreamSocket | None = None
         self._thread = threading.Thread(target=self._run, name=f"openq-stream-{core.name}", daemon=True)
@@ -91,6 +100,11 @@ class StreamFeed:
         """Connect. Raises Unreachable, or the error of the subscription."""
         if self._socket is not None or self._fallback is not None:
             return
+        with self._starting:
+            if self._socket is None and self._fallback is None:
+                self._start()
+
+    def _start(self) -> None:
         if self._broker.has_stream:
             self._waits.add(self)  # closing the queue object ends it
             try:
@@ -103,7 +117,11 @@ class StreamFeed:
                 is_missing = isinstance(error, Refused) and error.status in _NO_STREAM
                 if not is_missing:
                     raise
-            log.info("%s has no stream: long polls are used", self._broker.url)
+            log.warning(
+                "%s accepts no WebSocket (an older server, or a proxy that refuses upgrades): "
+                "messages are received by long polls",
+                self._broker.url,
+            )
             self._broker.has_stream = False
         self._fallback = WaitFeed(self._core, self._options)
         if self._is_ended:
@@ -134,7 +152,10 @@ class StreamFeed:
             "queue": self._queue,
             "lease": self._lease,
             "credit": {"messages": self._credit},
+            "keep": True,
         }
+        if not self._options.keeps_leases:
+            del frame["keep"]  # an older server does not know it
         if self._consumer:
             frame["consumer"] = self._consumer
         if self._types is not None:
@@ -145,6 +166,8 @@ class StreamFeed:
             while True:
                 for answer in socket.read():
                     if answer["op"] == "error":
+                        if answer["code"] == "invalid" and "unknown field" in answer["detail"]:
+                            raise Refused(_NO_STREAM[-1], answer["code"], answer["detail"])  # an older server
                         raise parse_error(Refused(0, answer["code"], answer["detail"]), self._queue, None)
                     self._early.append(answer)
                 if any(answer["op"] == "ok" for answer in self._early):
@@ -197,13 +220,17 @@ class StreamFeed:
             self.on_ready()
 
     def _lost(self, error: OpenQError) -> None:
-        """The server returns everything that was not settled."""
+        """The server returns everything that was not settled, unless it keeps the leases."""
         with self._condition:
             self._down_s = time.monotonic()
+            if self._options.on_demand:
+                self._credit = max(self._credit - len(self._unsettled) + self._settling, 0)  # of the next one
+            self._sent_s.clear()
             for receipt in self._unsettled:
                 self._broker.streamed.pop(receipt, None)
             self._unsettled.clear()
-            self._take_buffer()
+            self._settling = 0
+            left = self._take_buffer()
             if self._acking is not None:
                 self._acked(None)
             requests, self._requests = self._requests, {}
@@ -211,6 +238,9 @@ class StreamFeed:
                 request.done.set()
         if not self._is_closed:
             log.info("the stream of queue %r ended: %s", self._queue, error)
+        if left and self._options.keeps_leases:
+            # By a request, as soon as the server can be reached: nobody has seen them.
+            run_in_thread(lambda: self._core.release_unseen(left))
         self._wake(None if isinstance(error, Unreachable) else error)
 
     def _received(self, answers: list[Answer]) -> None:
@@ -223,6 +253,8 @@ class StreamFeed:
                     self._error = QueueNotFound(self._queue)
                 elif self._acking is not None and answer.get("id") == self._acking[0]:
                     self._acked(answer)
+                elif answer.get("id") in self._sent_s:
+                    self._known_s = self._sent_s.pop(answer["id"])
                 else:
                     request = self._requests.pop(answer.get("id", -1), None)
                     if request is not None:
@@ -233,6 +265,8 @@ class StreamFeed:
             self.on_ready()
 
     def _arrived(self, messages: list[Answer]) -> None:
+        if not self._buffer:
+            self._buffer_s = self._known_s
         for document in messages:
             delivery = self._broker.parse_delivery(document, self._consumer)
             receipt = (delivery.entry.seq, delivery.number)
@@ -250,6 +284,8 @@ class StreamFeed:
             return self._fallback.take(limit, timeout)
         end_s = None if timeout is None else time.monotonic() + timeout
         is_synced = False
+        if self._options.on_demand:
+            self._grant(limit)
         while True:
             self._send_acks()
             with self._condition:
@@ -266,10 +302,53 @@ class StreamFeed:
                     continue
             if is_synced:
                 return []
-            self._sync()
+            self.sync()
             is_synced = True
 
-    def _sync(self) -> None:
+    def pause(self) -> list[Delivery]:
+        if self._socket is None or self._fallback is not None:
+            return []
+        self._grant(0)
+        with self._condition:
+            if self._error is not None and not self._is_ended:
+                raise self._error
+            return self._take(len(self._buffer))
+
+    def _grant(self, limit: int) -> None:
+        """Let the server send as many as are missing until `limit`.
+
+        The credit includes what is in flight, also what has not arrived here yet: so a server never sends too
+        many. The reply tells when the leases of what comes after it have begun at the earliest.
+        """
+        with self._condition:
+            if self._down_s:
+                self._credit = limit  # of the next connection
+                return
+            held = len(self._unsettled) - self._settling
+            credit = min(held + max(limit - len(self._buffer), 0), MAX_CREDIT)
+            if not limit and self._credit <= credit:
+                return
+            if credit == self._credit and time.monotonic() - self._asked_s < ASK_S:
+                return
+            self._put_credit(credit)
+        self._flush()
+
+    def _put_credit(self, credit: int) -> None:
+        """With the condition held: frames with a credit must leave in the order in which it was computed."""
+        number = next(self._ids)
+        self._credit = credit
+        self._sent_s[number] = self._asked_s = time.monotonic()
+        assert self._socket is not None
+        self._socket.put({"op": "credit", "id": number, "sub": 0, "messages": credit})
+
+    def _flush(self) -> None:
+        assert self._socket is not None
+        try:
+            self._socket.flush()
+        except Unreachable:
+            pass  # the reader notices it too
+
+    def sync(self) -> None:
         """Wait until everything that was sent is answered: what is ready now has arrived then."""
         end_s = time.monotonic() + CLOSE_S
         while True:
@@ -293,6 +372,7 @@ class StreamFeed:
     def _take(self, limit: int) -> list[Delivery]:
         if self._is_ended:
             return []
+        self.leased_s = self._buffer_s
         taken = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
         if self._heartbeat is not None:
             for delivery in taken:
@@ -356,14 +436,22 @@ class StreamFeed:
 
     def settle(self, op: str, receipts: Sequence[Receipt], body: Answer) -> Answer | None:
         """The reply of the server; None if the connection was lost, so that the outcome is not known."""
-        answer = self._ask({**body, "op": op, "receipts": self._broker.texts_of(receipts)})
-        if answer is not None and answer["op"] == "error":
+        texts = self._broker.texts_of(receipts)
+        is_extend = op == "extend"
+        answer = self._ask({**body, "op": op, "receipts": texts}, 0 if is_extend else len(receipts))
+        if answer is None:
+            return None
+        has_failed = answer["op"] == "error"
+        failed = {each["receipt_id"]: each["code"] in _LEASE_OVER for each in answer.get("failed", ())}
+        is_over = not (is_extend or has_failed)
+        over = [each for each, text in zip(receipts, texts, strict=True) if failed.get(text, is_over)]
+        self._forget(over, 0 if is_extend else len(receipts))
+        if has_failed:
             raise parse_error(Refused(0, answer["code"], answer["detail"]), self._queue, None)
-        if op != "extend":
-            self._forget(receipts)
         return answer
 
-    def _ask(self, frame: Answer) -> Answer | None:
+    def _ask(self, frame: Answer, settles: int = 0) -> Answer | None:
+        """The reply to a request, which settles so many deliveries; None if the connection is lost."""
         request = _Request()
         with self._condition:
             if self._down_s:
@@ -371,16 +459,22 @@ class StreamFeed:
             number = next(self._ids)
             self._requests[number] = request
             socket = self._socket
-        assert socket is not None
-        try:
-            socket.send({**frame, "id": number})
-        except Unreachable:
-            return None
+            assert socket is not None
+            if settles:
+                self._settling += settles
+                if self._options.on_demand:
+                    # First, so that what they free is not used before `take` asks for it.
+                    held = len(self._unsettled) - self._settling
+                    self._put_credit(max(held, self._credit - settles, 0))
+            socket.put({**frame, "id": number})
+        self._flush()
         request.done.wait()
         return request.answer
 
-    def _forget(self, receipts: Sequence[Receipt]) -> None:
+    def _forget(self, receipts: Sequence[Receipt], settling: int = 0) -> None:
         with self._condition:
+            # After a lost connection it is 0 already.
+            self._settling = max(self._settling - settling, 0)
             for receipt in receipts:
                 self._unsettled.discard(receipt)
                 self._broker.streamed.pop(receipt, None)
@@ -420,7 +514,7 @@ class StreamFeed:
         self.end()
         if self._socket is None or self._is_closed:
             return
-        self._sync()
+        self.sync()
         self._waits.finish(self)
         with self._condition:
             left = [(each.entry.seq, each.number) for each in self._take_buffer()]

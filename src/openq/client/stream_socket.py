@@ -11,6 +11,7 @@ import hashlib
 import os
 import socket
 import threading
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -53,20 +54,26 @@ class StreamSocket:
         self._socket.settimeout(SILENCE_S)
         self._protocol = Protocol(Side.CLIENT, state=State.OPEN, max_size=None)
         self._lock = threading.Lock()
-        self._out: list[bytes] = []  # to be sent by the thread that sends now
+        self._out: deque[bytes] = deque()  # to be sent by the thread that sends now
         self._early = rest
 
     def send(self, frame: dict[str, Any]) -> None:
         """Raises Unreachable."""
-        self._write(Frame(Opcode.BINARY, _encode(frame)).serialize(mask=True))
+        self.put(frame)
+        self.flush()
 
-    def _write(self, data: bytes, *, wait: bool = True) -> None:
-        self._out.append(data)
+    def put(self, frame: dict[str, Any]) -> None:
+        """Add a frame to those that the next `flush` sends. Never blocks."""
+        self._out.append(Frame(Opcode.BINARY, _encode(frame)).serialize(mask=True))
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Raises Unreachable."""
         while self._out:
             if not self._lock.acquire(blocking=wait):
                 return  # the thread that holds it sends this too, or the next one that sends
             try:
-                out, self._out = self._out, []
+                # One by one: another thread may add a frame at any moment, and none may be lost.
+                out = [self._out.popleft() for _ in range(len(self._out))]
                 if out:
                     self._socket.sendall(b"".join(out))
             except OSError as error:
@@ -97,13 +104,15 @@ class StreamSocket:
                     raise _closed(self._url, self._protocol.close_rcvd)
             replies = b"".join(self._protocol.data_to_send())
             if replies:
-                self._write(replies, wait=False)
+                self._out.append(replies)
+                self.flush(wait=False)
         return frames
 
     def close(self) -> None:
         """Say goodbye and close."""
         try:
-            self._write(Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True), wait=False)
+            self._out.append(Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True))
+            self.flush(wait=False)
         except Unreachable:
             return
         self.abort()

@@ -24,7 +24,7 @@ from ..documents.messages import ReceiptFailure
 from ..documents.problem import Problem, failure
 from ..documents.receipts import receipt_failure, with_receipt
 from ..documents.values import iso, span_ms
-from ..errors import OpenQError, QueueNotFound, VisibilityTimeoutExpired
+from ..errors import MessageNotFoundError, OpenQError, QueueNotFound, VisibilityTimeoutExpired
 from ..model import NO_DEADLINE, Delivery, check_name, failure_text
 from ..names import qualified_name, split_name
 from ..server.dispatcher import QueueDispatcher
@@ -44,6 +44,8 @@ MAX_SUBSCRIPTIONS = 1_000
 LOGIN_ENDED = 4401
 FORBIDDEN = 4403
 CLOSED_BY_OPERATOR = 4410
+
+LEASE_OVER = (VisibilityTimeoutExpired, MessageNotFoundError, QueueNotFound)
 
 Settle = Callable[[str, list[Receipt]], Sequence[str | int | OpenQError | None]]
 
@@ -174,6 +176,8 @@ class StreamConnection:
             lease_ms = None if request.lease == "queue" else span_ms(request.lease, "lease")
         if lease_ms == 0:
             raise Problem("invalid", "lease must be more than 0 seconds")
+        if request.keep and request.lease is None:
+            raise Problem("invalid", "keep needs a lease that ends by itself")
         label = request.consumer or f"{self.label}/{request.sub}"
         subscription = Subscription(self, request, label, lease_ms)
         if request.queue is not None:
@@ -343,7 +347,15 @@ class StreamConnection:
                         errors[at] = receipt_failure(texts[at], with_receipt(texts[at], queue_key, result))
                     elif result is not None:
                         outcomes[at] = result if isinstance(result, str) else iso(result)
-            if not keep:
+            if keep:
+                # What could not be extended has no lease: it needs no credit any more.
+                over = [
+                    texts[at]
+                    for at, each in zip(positions, results, strict=True)
+                    if isinstance(each, LEASE_OVER)
+                ]
+                mine = [unsettled.pop(text) for text in dict.fromkeys(over)]
+            if mine:
                 self._free(consumer, len(mine), sum([size for _, _, size in mine]))
         return errors, outcomes
 
@@ -471,7 +483,7 @@ class StreamConnection:
         return [receipt for _, receipt, _ in taken]
 
     def close(self, code: int, reason: str) -> None:
-        """Return what is in flight, then send a close frame."""
+        """Return what is in flight, except what is kept, then send a close frame."""
         if not self.is_closed:
             self.release()
             self._socket.close(code, reason)
@@ -489,6 +501,8 @@ class StreamConnection:
         self.subscriptions.clear()
         groups: dict[str, list[Receipt]] = {}
         for consumer, receipt, _ in self.unsettled.values():
+            if consumer.subscription.keeps_leases:
+                continue  # its client settles them by requests, or their leases end
             groups.setdefault(consumer.dispatcher.queue_key, []).append(receipt)
         self.unsettled.clear()
         for queue_key, receipts in groups.items():

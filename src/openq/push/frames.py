@@ -36,7 +36,8 @@ class Credit(Struct, kw_only=True, forbid_unknown_fields=True):
 class Subscribe(Request, tag="subscribe", kw_only=True):
     """Push the messages of a queue, or of all queues that match a pattern.
 
-    Leases end with the connection; with `lease` also after so many seconds, or as the queue says.
+    Leases end with the connection; with `lease` also after so many seconds, or as the queue says. With `keep`
+    only then: what is in flight stays leased when the connection ends.
     """
 
     sub: RequestId
@@ -45,6 +46,7 @@ class Subscribe(Request, tag="subscribe", kw_only=True):
     types: Annotated[list[str], Meta(max_length=100)] | None = None
     credit: Credit = field(default_factory=Credit)
     lease: Seconds | Literal["queue"] | None = None
+    keep: bool = False
     consumer: Word | None = None
 
 

@@ -74,6 +74,7 @@ class Subscription:
         self.types = None if request.types is None else frozenset(request.types)
         self.label = label
         self.lease_ms = lease_ms  # None: that of the queue
+        self.keeps_leases = request.keep  # when the connection ends
         self.consumers: dict[str, QueueConsumer] = {}  # by queue key
         self.in_flight = 0
         self.in_flight_bytes = 0

@@ -1,4 +1,7 @@
-"""One queue of a worker: a thread that receives as many jobs as can be run soon."""
+"""One queue of a worker: a thread that receives as many jobs as can be run soon.
+
+Behind a server they are pushed over a WebSocket, never more than the thread has asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from ..client.feeds import Feed, FeedOptions
 from ..client.message import ReceivedMessage
 from ..errors import Closed, OpenQError
+from ..model import Delivery
 from .active import ActiveJob
 from .consumers import ConsumerMessage
 from .outage import RETRY_PAUSE_S
-from .prefetch import Prefetch
+from .prefetch import MAX_PREFETCH, Prefetch
 
 if TYPE_CHECKING:
     from .runner import Worker
@@ -23,7 +28,7 @@ MAX_RECEIVE_S = 20.0  # one wait; then the next
 
 
 class QueueRunner:
-    """Receives the jobs of one queue. `queue` settles them, `_receiver` waits for them."""
+    """Receives the jobs of one queue. `queue` settles them, a feed of `_receiver` waits for them."""
 
     def __init__(self, worker: Worker, name: str, weight: int, fixed_prefetch: int | None) -> None:
         self.name = name
@@ -33,6 +38,11 @@ class QueueRunner:
         self.prefetch = Prefetch(fixed_prefetch)
         self._worker = worker
         self._receiver = worker.app.queues.open_receiver(name)
+        # Leases outlive a lost connection: the jobs run on, and are settled by requests or by the next one.
+        self._options = FeedOptions(
+            MAX_PREFETCH, worker.app.lease, False, None, worker.name, on_demand=True, keeps_leases=True
+        )
+        self._feed: Feed | None = None
         # The lease of a message may have begun with the wait. Short waits keep that estimate good.
         self._receive_s = min(MAX_RECEIVE_S, worker.app.lease / 3)
         self._stopping = threading.Event()
@@ -53,7 +63,9 @@ class QueueRunner:
         """Receive nothing more. Messages on their way are returned."""
         self._stopping.set()
         self._room.set()
-        self._receiver.close()
+        feed = self._feed
+        if feed is not None:
+            feed.end()
 
     def join(self, timeout: float) -> None:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -94,33 +106,61 @@ class QueueRunner:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            number = self._capacity()
-            if number <= 0:
-                self._wait_for_room()
-                continue
             try:
-                began = time.monotonic()
-                messages = self._receiver.receive_many(
-                    number,
-                    self._receive_s,
-                    visibility_timeout=self._worker.app.lease,
-                    consumer=self._worker.name,
-                )
+                messages, began = self._receive()
             except Closed:
-                return
+                break
             except OpenQError as error:
                 if self._stopping.is_set():
-                    return
+                    break
                 self._worker.outage.began(error)
+                self._close_feed()
                 self._stopping.wait(RETRY_PAUSE_S)
                 continue
             except Exception:
                 log.exception("receiving from queue %r failed", self.name)
+                self._close_feed()
                 self._stopping.wait(RETRY_PAUSE_S)
                 continue
-            self._worker.outage.ended()
             if messages:
                 self._dispatch(messages, began)
+        self._close_feed()
+
+    def _receive(self) -> tuple[list[ReceivedMessage], float]:
+        """The next messages, if there is room for some, and a moment before their leases began."""
+        feed = self._feed or self._open_feed()
+        # `stop` sets its flag before it looks for a feed to end, so one of the two sees the other.
+        if self._stopping.is_set():
+            return [], 0.0
+        number = self._capacity()
+        if number > 0:
+            deliveries = feed.take(number, self._receive_s)
+            self._worker.outage.ended()
+        else:
+            deliveries = feed.pause()
+            if not deliveries:
+                self._wait_for_room()
+        return self._loaded(deliveries), feed.leased_s
+
+    def _open_feed(self) -> Feed:
+        core = self._receiver.core
+        feed = self._feed = core.handle.new_feed(core, self._options)
+        feed.on_ready = self._room.set  # messages that come while there is no room for them
+        return feed
+
+    def _loaded(self, deliveries: list[Delivery]) -> list[ReceivedMessage]:
+        core = self._receiver.core
+        if not deliveries:
+            return []
+        loaded = core.load(deliveries)
+        if core.broker.observed:
+            core.broker.announce()
+        return [ReceivedMessage(self._receiver, delivery) for delivery in loaded]
+
+    def _close_feed(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
 
     def _wait_for_room(self) -> None:
         self._wants_room = True

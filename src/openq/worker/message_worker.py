@@ -1,6 +1,7 @@
 """A worker for plain messages of one queue: `openq worker --exec` and `--http`.
 
-Each of its threads receives a message, gives it to a handler and settles it as the handler's outcome says.
+Each of its threads takes a message from the feed of the worker, gives it to a handler and settles it as the
+handler's outcome says. Behind a server the feed is a WebSocket, with credit for one message per thread.
 It has the methods of `Worker`, so that a worker process treats both alike.
 """
 
@@ -13,10 +14,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..client.feeds import Feed, FeedOptions
 from ..client.message import ReceivedMessage
 from ..client.queues import Queue
-from ..client.receiving import collect
-from ..client.waiting import ThreadWait
+from ..client.receiving import collect_from
 from ..errors import Closed, OpenQError
 from .reports import stats_json
 from .stats import Stats
@@ -67,6 +68,8 @@ class MessageWorker:
         self._target = target
         self._slots = [_Slot(self, factory()) for _ in range(threads)]
         self._queue: Queue | None = None
+        self._feed: Feed | None = None
+        self._feed_lock = threading.Lock()
         self.quieted = threading.Event()
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
@@ -95,8 +98,26 @@ class MessageWorker:
     def quiet(self) -> None:
         """Receive nothing more. Messages in hand are finished."""
         self.quieted.set()
-        for slot in self._slots:
-            slot.end_wait()
+        feed = self._feed
+        if feed is not None:
+            feed.end()
+
+    def feed(self) -> Feed:
+        """The feed that all threads share."""
+        with self._feed_lock:
+            if self._feed is None:
+                core = self.queue().core
+                options = FeedOptions(len(self._slots), None, True, None, self.name, keeps_leases=True)
+                self._feed = core.handle.new_feed(core, options)
+            return self._feed
+
+    def close_feed(self, feed: Feed | None) -> None:
+        """After an error, or at the end: the next call of `feed` makes another."""
+        with self._feed_lock:
+            if feed is None or feed is not self._feed:
+                return
+            self._feed = None
+        feed.close()
 
     def stop(self, grace: float) -> None:
         """Finish what runs within `grace` seconds, and return the rest to the queue at once.
@@ -115,11 +136,13 @@ class MessageWorker:
         with self._stop_lock:  # a call whose messages another one gives back waits for it
             for slot in self._slots:
                 slot.give_back()
+        self.close_feed(self._feed)
         deadline = time.monotonic() + ABORT_WAIT_S
         for slot in self._slots:
             slot.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
+        self.close_feed(self._feed)
         if self._queue is not None:
             self._queue.close()
 
@@ -142,7 +165,6 @@ class _Slot:
         self._thread = threading.Thread(target=self._run, name="openq-slot", daemon=True)
         self._worker = worker
         self._handler = handler
-        self._wait: ThreadWait | None = None
         self.message: ReceivedMessage | None = None
         self._is_settling = False
         self._since = 0.0
@@ -158,37 +180,27 @@ class _Slot:
     def _run(self) -> None:
         worker = self._worker
         while not worker.quieted.is_set():
+            feed: Feed | None = None
             try:
-                message = self._next()
+                feed = worker.feed()
+                # `quiet` sets its flag before it looks for a feed to end, so one of the two sees the other.
+                if worker.quieted.is_set():
+                    return
+                messages = collect_from(worker.queue(), feed, 1, None)
                 worker.is_connected = True
             except Closed:
                 return
             except OpenQError as error:
                 worker.is_connected = False
                 log.warning("cannot receive from queue %r: %s; trying again", worker.queue().name, error)
+                worker.close_feed(feed)
                 worker.quieted.wait(ERROR_PAUSE_S)
                 continue
-            if message is None:
-                continue
-            if worker.quieted.is_set():
-                self._release(message)  # it came while the worker was told to receive nothing more
-            else:
-                self._process(message)
-
-    def _next(self) -> ReceivedMessage | None:
-        queue = self._worker.queue()
-        self._wait = queue.core.new_wait(1, None, None, self._worker.name)
-        # `quiet` sets its flag before it looks for a wait to end, so one of the two sees the other.
-        if self._worker.quieted.is_set():
-            return None
-        messages = collect(queue, self._wait, None)
-        self._wait = None
-        return messages[0] if messages else None
-
-    def end_wait(self) -> None:
-        wait = self._wait
-        if wait is not None:
-            wait.end()
+            for message in messages:
+                if worker.quieted.is_set():
+                    self._release(message)  # it came while the worker was told to receive nothing more
+                else:
+                    self._process(message)
 
     def _process(self, message: ReceivedMessage) -> None:
         worker = self._worker
