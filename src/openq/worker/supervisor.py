@@ -188,6 +188,7 @@ class Supervisor:
 
     def stop(self, why: str) -> None:
         self._signals += 1
+        self._stop_processes()  # first: who reads the line may rely on it
         if self._signals == 1:
             log.info(
                 "%s: jobs that run may finish within %g s, everything else is given back; a second signal "
@@ -198,7 +199,6 @@ class Supervisor:
             log.warning("%s again: every job is given back at once", why)
         else:
             log.warning("%s again: the processes are killed", why)
-        self._stop_processes()
 
     def _stop_processes(self) -> None:
         for slot in self.slots:
