@@ -160,6 +160,45 @@ def test_a_receipt_of_an_earlier_connection_is_refused(client: Client, open_serv
         assert stream.ack([new])["count"] == 1
 
 
+def test_kept_leases_outlive_their_connection(client: Client, open_server: Served) -> None:
+    kept, bound = client.queue("outlives"), client.queue("outlives-not")
+    publish(client, kept, "a", "b")
+    publish(client, bound, "c")
+    with opened(open_server.url) as stream:
+        stream.subscribe("outlives", keep=True, lease=600)
+        messages = stream.messages(2)
+        stream.subscribe("outlives-not", lease=600)
+        stream.messages(1)
+        stream.connection.socket.close()
+
+    until(lambda: ready(client, bound) == 1)
+
+    assert (ready(client, kept), in_flight(client, kept)) == (0, 2)
+    reply = client.post(f"{kept}/ack", {"receipts": [each["receipt_id"] for each in messages]})
+    assert reply.value["count"] == 2
+
+
+def test_leases_without_an_end_cannot_be_kept(client: Client, stream: Stream) -> None:
+    client.queue("endless")
+    reply = stream.ask("subscribe", sub=1, queue="endless", keep=True)
+    assert (reply["op"], reply["code"]) == ("error", "invalid")
+
+
+def test_a_lease_that_is_over_uses_no_credit_once_its_extension_failed(
+    client: Client, stream: Stream
+) -> None:
+    path = client.queue("over")
+    publish(client, path, "a", "b")
+    stream.subscribe("over", lease=0.05, keep=True, credit={"messages": 1})
+    [first] = stream.messages(1)
+    until(lambda: ready(client, path) == 2)
+
+    reply = stream.ask("extend", receipts=[first["receipt_id"]], seconds=600)
+
+    assert reply["failed"][0]["code"] == "visibility_timeout_expired"
+    assert payloads(stream.messages(1)) == ["a"]
+
+
 def test_one_bad_receipt_does_not_stop_the_others(client: Client, stream: Stream) -> None:
     path = client.queue("some")
     publish(client, path, "a", "b")
@@ -168,7 +207,7 @@ def test_one_bad_receipt_does_not_stop_the_others(client: Client, stream: Stream
 
     reply = stream.ask("ack", receipts=[one["receipt_id"], "no receipt", two["receipt_id"]])
 
-    assert reply["count"] == 2
+    assert reply.value["count"] == 2
     assert [each["receipt_id"] for each in reply["failed"]] == ["no receipt"]
 
 

@@ -281,7 +281,9 @@ class StreamFeed:
     def take(self, limit: int, timeout: float | None) -> list[Delivery]:
         self.start()
         if self._fallback is not None:
-            return self._fallback.take(limit, timeout)
+            polled = self._fallback.take(limit, timeout)
+            self.leased_s = self._fallback.leased_s
+            return polled
         end_s = None if timeout is None else time.monotonic() + timeout
         is_synced = False
         if self._options.on_demand:
