@@ -60,7 +60,7 @@ def test_without_anything_every_value_is_its_default() -> None:
 
 
 def test_every_key_is_a_field_and_every_field_a_key() -> None:
-    others = {"queues", "schedules", "webhooks", "origins", "file"}
+    others = {"queues", "schedules", "webhooks", "alerts", "origins", "file"}
     assert set(KEYS) == {each.name for each in fields(Config)} - others
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from .alert_rules.tables import AlertConfig, InvalidAlerts, read_alerts
 from .errors import InvalidSetting
 from .model import RetryPolicy, check_name
 from .parsing import (
@@ -290,6 +291,8 @@ class Config:
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Webhooks of the default account: name -> fields of `openq.webhooks.model.Webhook`, and its secret.
     webhooks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    # Alert rules and destinations; see docs/ALERTS.md.
+    alerts: AlertConfig = field(default_factory=AlertConfig, repr=False)
     origins: Mapping[str, str] = field(default_factory=dict)
     file: str | None = None  # the file that was read
 
@@ -330,6 +333,8 @@ class Config:
             (f"webhooks.{toml_key(name)}", shown_webhook(named), self.origin("webhooks"))
             for name, named in self.webhooks.items()
         ]
+        if shown := self.alerts.shown():
+            rows.append(("alerts", shown, self.origin("alerts")))
         return rows
 
 
@@ -379,6 +384,7 @@ def load(
     queues: dict[str, dict[str, Any]] = {}
     schedules: dict[str, dict[str, Any]] = {}
     webhooks: dict[str, dict[str, Any]] = {}
+    alerts = AlertConfig()
     ranks: dict[str, int] = {}
 
     def take(key: str, value: object, origin: str, rank: int) -> None:
@@ -398,10 +404,13 @@ def load(
             elif key == "webhooks":
                 webhooks = _read_tables(value, path, "webhook", "shop", _webhook_fields)
                 origins["webhooks"] = f"{path}: webhooks"
+            elif key == "alerts":
+                alerts = _read_alerts(value, path)
+                origins["alerts"] = f"{path}: alerts"
             elif key in KEYS:
                 take(key, value, f"{path}: {key}", 1)
             else:
-                known = [*KEYS, "queues", "schedules", "webhooks"]
+                known = [*KEYS, "queues", "schedules", "webhooks", "alerts"]
                 raise ConfigError(f"{path}: unknown key {key!r}{suggestion(key, known)}")
     for name, text in (environ or {}).items():
         if not name.startswith("OPENQ_") or not text:
@@ -437,6 +446,7 @@ def load(
         queues=MappingProxyType({name: MappingProxyType(named) for name, named in queues.items()}),
         schedules=MappingProxyType({name: MappingProxyType(named) for name, named in schedules.items()}),
         webhooks=MappingProxyType({name: MappingProxyType(named) for name, named in webhooks.items()}),
+        alerts=alerts,
         origins=MappingProxyType(origins),
         file=None if file is None else os.fspath(file),
     )
@@ -562,6 +572,13 @@ def _webhook_fields(table: Mapping[str, object], where: str) -> dict[str, Any]:
     return fields
 
 
+def _read_alerts(value: object, path: str) -> AlertConfig:
+    try:
+        return read_alerts(value)
+    except InvalidAlerts as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
 def _read_hidden(read: Callable[[object], Any], value: object, origin: str) -> Any:
     """Like `_read`, for a value that an error must not show."""
     try:
@@ -629,6 +646,20 @@ def commented_file() -> str:
         '#queue = "orders"',
         '#url = "https://example.com/hook"',
         '#mode = "json"',
+        "",
+        "# Alerts. The rules are on without this table; a destination makes them reach you.",
+        "#[alerts]",
+        '#webhook = "https://example.com/alerts"',
+        "",
+        "# Other limits of a rule (`openq alert rules`), or a rule of your own.",
+        "#[alerts.rules.oldest-message]",
+        '#age = "1h"',
+        "",
+        "#[alerts.destinations.ops]",
+        '#kind = "smtp"',
+        '#host = "mail.example.com"',
+        '#from = "openq@example.com"',
+        '#to = ["ops@example.com"]',
         "",
     ]
     return "\n".join(lines)

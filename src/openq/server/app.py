@@ -17,11 +17,13 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TextIO
 
 from .._version import __version__
+from ..alerts.service import AlertService
 from ..amqp.definitions_import import apply_at_start
 from ..amqp.management.api import ManagementApi
 from ..amqp.server import AmqpServer
 from ..amqp.topology import Topology
 from ..auth.documents import SharedDocument
+from ..auth.failed_logins import RefusedLogin
 from ..auth.guard import Guard, first_key, write_secret_file
 from ..auth.sessions import Sessions
 from ..auth.store import UserStore
@@ -107,6 +109,8 @@ class Server:
         self.webhooks = WebhookService(self.context)
         self.context.webhooks = self.webhooks
         self.context.fleet.roles = (lambda: self.context.event_bridge.role, lambda: self.webhooks.role)
+        self.alerts = AlertService(self.context)
+        self.context.alerts = self.alerts
         self.context.open_streams = self._open_streams
         self.router = HttpRouter(self.context, sqs.handle)
         self.router.add("/api/v1/", rest.handle)
@@ -206,6 +210,7 @@ class Server:
             )
 
     async def start(self) -> None:
+        self.alerts.prepare(self.config.alerts)
         self._declare(self.config)
         self._warn_hidden_regions()
         config = self.config
@@ -236,12 +241,17 @@ class Server:
         self.context.event_log.start(config.log_events, config.log_events_sample)
         self.context.process.start(self.loop)
         self.context.series.start()
+        self.alerts.start(config.alerts, self.management.ports["http"])
 
     def _start_audit(self) -> None:
         config, audit = self.config, self.context.audit
         audit.store.limits = audit_limits(config)
-        self.guard.refused.observer = audit.login_refused
+        self.guard.refused.observer = self._login_refused
         audit.record("server", "start", self.url, detail={"version": __version__, "pid": os.getpid()})
+
+    def _login_refused(self, refused: RefusedLogin) -> None:
+        self.context.audit.login_refused(refused)
+        self.alerts.login_refused(refused)
 
     def _address_of(self, listening: asyncio.AbstractServer) -> str:
         """The address as a client on this machine reaches it."""
@@ -358,6 +368,7 @@ class Server:
         def prepare() -> tuple[Config, list[tuple[str, str]]]:
             wanted = running if self.read_config is None else self.read_config()
             tls_context(merged(running, wanted))  # raises for a certificate that cannot be used
+            self.alerts.prepare(wanted.alerts)
             self._read_shared_users() if self.broker.cluster is not None else self.guard.refresh()
             return wanted, self._declare(wanted)
 
@@ -388,6 +399,7 @@ class Server:
         self._refreshed(None, None)
         self._set_logs(config)
         self._loop_watch.start()
+        self.alerts.configure(config.alerts)
         events = (config.log_events, config.log_events_sample)
         if events != (before.log_events, before.log_events_sample):
             self._in_thread(lambda: self.context.event_log.start(*events))
@@ -499,6 +511,7 @@ class Server:
 
     def _close(self) -> int:
         """Close the broker, in a thread: it may block. Returns the number of stored messages."""
+        self.alerts.stop()
         self.context.series.stop()
         self.context.event_log.stop()
         self.context.event_bridge.join()

@@ -70,6 +70,12 @@ class WebhookView(Protocol):
     def families(self, all_accounts: bool) -> list[Family]: ...
 
 
+class AlertView(Protocol):
+    """The alerts, as the parts below them see them."""
+
+    def families(self) -> list[Family]: ...
+
+
 class StreamView(Protocol):
     """The WebSocket streams, as other protocols see them."""
 
@@ -140,6 +146,7 @@ class ServerContext:
         self.listener: Listener | None = None  # set by the server; has the number of connections
         self.amqp: AmqpView | None = None  # set by the server; lists connections and consumers
         self.webhooks: WebhookView | None = None  # set by the server
+        self.alerts: AlertView | None = None  # set by the server
         self.open_streams: Callable[[], StreamView] | None = None  # set by the server
         self._streams: StreamView | None = None
         self.tickets = Tickets()

@@ -196,6 +196,8 @@ class HealthHandler:
         families += self._worker_metrics(broker, all_accounts)
         if self._context.webhooks is not None:
             families += self._context.webhooks.families(all_accounts)
+        if self._context.alerts is not None:
+            families += self._context.alerts.families()
         return families
 
     def _worker_metrics(self, broker: Broker, all_accounts: bool) -> list[Family]:

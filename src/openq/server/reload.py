@@ -85,6 +85,7 @@ def merged(running: Config, wanted: Config) -> Config:
         queues=wanted.queues,
         schedules=wanted.schedules,
         webhooks=wanted.webhooks,
+        alerts=wanted.alerts,
         origins=wanted.origins,
     )
 
@@ -97,9 +98,30 @@ def compare(running: Config, wanted: Config) -> ReloadReport:
         before, after = getattr(running, key), getattr(taken, key)
         if before != after:
             report.changed[key] = (before, after)
+    report.changed.update(_changed_alerts(running, wanted))
     report.restart_needed = [key for key in KEYS if getattr(taken, key) != getattr(wanted, key)]
     report.kept = removed(running, wanted)
     return report
+
+
+def _changed_alerts(running: Config, wanted: Config) -> dict[str, tuple[object, object]]:
+    """By rule and destination. A secret may have changed: values of destinations are not shown."""
+    before, after = running.alerts, wanted.alerts
+    found: dict[str, tuple[object, object]] = {}
+    for key, name in (("enabled", "enabled"), ("interval_s", "interval"), ("repeat_s", "repeat")):
+        if getattr(before, key) != getattr(after, key):
+            found[f"alerts.{name}"] = getattr(before, key), getattr(after, key)
+    for name in sorted({*before.rules, *after.rules}):
+        old, new = (dict(each.rules[name]) if name in each.rules else None for each in (before, after))
+        if old != new:
+            found[f"alerts.rules.{name}"] = old, new
+    destinations = [{each.name: each for each in config.destinations} for config in (before, after)]
+    for name in sorted({*destinations[0], *destinations[1]}):
+        past, next_ = (each.get(name) for each in destinations)
+        if past != next_:
+            kinds = [None if each is None else each.kind for each in (past, next_)]
+            found[f"alerts.destinations.{name}"] = kinds[0], kinds[1]
+    return found
 
 
 def removed(running: Config, wanted: Config) -> list[str]:

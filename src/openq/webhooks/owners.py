@@ -25,11 +25,15 @@ class Owner(msgspec.Struct, kw_only=True):
 
 
 class Ownership:
-    """The webhooks that this server owns. Its calls run in threads, one at a time."""
+    """The webhooks that this server owns. Its calls run in threads, one at a time.
 
-    def __init__(self, kv: KeyValues, server: str) -> None:
+    Other work that one of several servers does has keys in a bucket of its own.
+    """
+
+    def __init__(self, kv: KeyValues, server: str, bucket: str = STATE) -> None:
         self._kv = kv
         self._server = server
+        self._bucket = bucket
         self._versions: dict[str, int] = {}  # of our keys
 
     def claim(self, names: Sequence[str], now_ms: int) -> set[str]:
@@ -47,7 +51,7 @@ class Ownership:
         for at in range(0, len(names), MAX_BATCH):
             some = names[at : at + MAX_BATCH]
             puts = [KvPut(f"owner/{name}", value, TTL_MS, versions.get(name, 0)) for name in some]
-            for name, result in zip(some, self._kv.put_many(STATE, puts), strict=True):
+            for name, result in zip(some, self._kv.put_many(self._bucket, puts), strict=True):
                 if isinstance(result, KvConflict):
                     refused.append(name)
                 elif isinstance(result, OpenQError):
@@ -59,14 +63,14 @@ class Ownership:
     def release(self, name: str) -> None:
         version = self._versions.pop(name, None)
         if version is not None:
-            self._kv.delete_many(STATE, [f"owner/{name}"], [version])
+            self._kv.delete_many(self._bucket, [f"owner/{name}"], [version])
 
     def owners(self, names: Sequence[str]) -> dict[str, str]:
         """The servers that own these webhooks, as far as they have an owner."""
         found: dict[str, str] = {}
         for at in range(0, len(names), MAX_BATCH):
             some = names[at : at + MAX_BATCH]
-            entries = self._kv.get_many(STATE, [f"owner/{name}" for name in some])
+            entries = self._kv.get_many(self._bucket, [f"owner/{name}" for name in some])
             for name, entry in zip(some, entries, strict=True):
                 owner = None if entry is None else decode(entry.value, Owner)
                 if owner is not None:

@@ -1,0 +1,442 @@
+"""The values of signals now, from the broker and the server. Blocking: the thread of the service calls it.
+
+Reading is bounded. Locally, queues are read whose counters changed or that hold messages, and some others in
+turn. Where each queue is a question to a remote store, at most `REMOTE_QUEUES` are read in one round, active
+ones first. Signals that no rule names are not computed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+
+from ..alert_rules.expression import Value
+from ..alert_rules.rule import FORMATS, one_line
+from ..alert_rules.signals import METRIC_PREFIXES, QUEUE_SIGNALS, SUBJECT_SIGNALS
+from ..auth.failed_logins import NO_CREDENTIALS, UNKNOWN_SCHEME, RefusedLogin
+from ..broker.interface import Health
+from ..broker.statistics import COUNTERS, QueueCounts
+from ..broker.workers import ENTRY_TTL_S, WorkerEntry, decode, worker_buckets
+from ..histograms import HistogramValue
+from ..metrics import Family
+from ..names import DEFAULT_ACCOUNT, split_name
+from ..parsing import without_password
+from ..server.context import ServerContext
+from ..server.log_metrics import log_metrics
+from ..webhooks.store import WebhookStore
+from .certificate import end_of_certificate
+from .history import Row, Track, Tracks
+from .quantiles import RecentQuantile
+
+REFRESHED = 200  # idle queues that are read again in one round
+REMOTE_QUEUES = 500
+SLICE = 500  # queues after which other threads get their turn
+CERTIFICATE_S = 30.0  # how often the file is looked at
+WORKER_SILENT_S = 8.0  # two heartbeats, and some
+MAX_PEERS = 5
+_HARMLESS = {NO_CREDENTIALS, UNKNOWN_SCHEME, "clock_skew"}  # a browser, a scraper: no attack
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+
+_GAUGES = ("ready", "delayed", "in_flight", "waiting_bytes", "oldest_age", "consumers", "limited")
+QUEUE_COLUMNS = (*COUNTERS, *_GAUGES, "wait", "publish_to_ack", "is_dead_letter", "is_paused")
+assert set(QUEUE_COLUMNS) == set(QUEUE_SIGNALS)
+_READY = QUEUE_COLUMNS.index("ready")
+_IN_FLIGHT = QUEUE_COLUMNS.index("in_flight")
+_BYTES = QUEUE_COLUMNS.index("waiting_bytes")
+
+
+class Sources:
+    """The history of all signals that rules name."""
+
+    def __init__(self, context: ServerContext, server: str) -> None:
+        self._context = context
+        self._broker = context.broker
+        self._webhooks = WebhookStore(context.broker.kv)
+        self.server = server
+        self.queues = Tracks("queue", QUEUE_COLUMNS)
+        self.others = {
+            kind: Tracks(kind, tuple(signals)) for kind, signals in SUBJECT_SIGNALS.items() if kind != "queue"
+        }
+        self.singles: dict[str, Track] = {}
+        self._windows: dict[str, float] = {}
+        self._signals: frozenset[str] = frozenset()
+        self._cursor = 0
+        self._times: dict[str, tuple[int, int, int, int]] = {}
+        self._sync = RecentQuantile()
+        self._lag = RecentQuantile()
+        self._certificate: tuple[float, str, float | None] = (-1e9, "", None)
+        self._workers: dict[str, tuple[WorkerEntry, int, float]] = {}  # name -> entry, changed, missing since
+        self.replicas_seen = 0
+        self.peers: deque[RefusedLogin] = deque(maxlen=200)
+        self.health = Health(True, "")
+        self.notifications_failed: Callable[[], int] = lambda: 0
+
+    def want(self, signals: frozenset[str], windows_s: Mapping[str, float]) -> None:
+        """The signals that rules name, and the longest time of each kind of subject."""
+        self._signals = signals
+        self._windows = dict(windows_s)
+        self.queues.window_s = windows_s.get("queue", 0.0)
+        for kind, tracks in self.others.items():
+            tracks.window_s = windows_s.get(kind, 0.0)
+
+    def _wants(self, *prefixes: str) -> bool:
+        return any(signal.startswith(prefixes) for signal in self._signals)
+
+    # -- a round --------------------------------------------------------------------------------
+
+    def read_server(self, now_s: float) -> None:
+        """What this server knows by itself. Also works while the store is unreachable."""
+        self.health = self._broker.health()
+        values = self._server_values(now_s)
+        for name, value in values.items():
+            self._single(f"server.{name}", value, now_s)
+
+    def read_store(self, now_s: float) -> None:
+        """What the store knows: queues, and whatever is in key-values. Raises OpenQError."""
+        families = self._families()
+        if self._wants("store."):
+            self._store_values(families, now_s)
+        for signal in self._signals:
+            if signal.startswith(METRIC_PREFIXES):
+                self._single(signal, _sum(families.get(signal)), now_s)
+        if self._wants("queue.", "total."):
+            self._read_queues(now_s)
+        if self._wants("cursor."):
+            self._read_cursors(now_s)
+        if self._wants("webhook."):
+            self._read_webhooks(now_s)
+        if self._wants("schedule."):
+            self._read_schedules(now_s)
+        if self._wants("worker."):
+            self._read_workers(now_s)
+
+    def _single(self, name: str, value: Value, now_s: float) -> None:
+        track = self.singles.get(name)
+        if value is None:
+            self.singles.pop(name, None)
+            return
+        if track is None:
+            track = self.singles[name] = Track(now_s, (value,))
+        window_s = self._windows.get(name.partition(".")[0] if "." in name else "server", 0.0)
+        step_s = max(0.1, window_s / 120)
+        track.add(now_s, (value,), step_s)
+        track.drop(now_s - window_s - step_s)
+
+    # -- the server -----------------------------------------------------------------------------
+
+    def _server_values(self, now_s: float) -> dict[str, Value]:
+        context, health = self._context, self.health
+        families = {each.name: each for each in context.process.families()}
+        families.update((each.name, each) for each in self._broker.statistics.families())
+        free, size = (_sum(families.get(f"openq_disk_{name}_bytes")) for name in ("free", "size"))
+        used, most = _sum(families.get("process_open_fds")), _sum(families.get("process_max_fds"))
+        syncs = _histogram(families.get("openq_journal_sync_seconds"))
+        lag = _histogram(families.get("openq_event_loop_lag_seconds"))
+        refused = sum(
+            count for (_, reason), count in context.guard.refused.counts.items() if reason not in _HARMLESS
+        )
+        return {
+            "healthy": float(health.ok),
+            "disk_full": float(health.disk_full),
+            "degraded": float(bool(health.degraded)),
+            "uptime": (context.now_ms() - context.started_ms) / 1000,
+            "disk_free": free,
+            "disk_size": size,
+            "disk_free_share": None if free is None or not size else free / size,
+            "sync_p99": None if syncs is None else self._sync.update(syncs, now_s),
+            "syncs": None if syncs is None else float(sum(syncs.counts)),
+            "loop_lag_p99": None if lag is None else self._lag.update(lag, now_s),
+            "certificate_days": self._certificate_days(now_s),
+            "logins_refused": float(refused),
+            "lockouts": float(context.guard.refused.lockouts),
+            "connections_refused": float(sum(context.admission.refused.values())),
+            "descriptors_share": None if used is None or not most else used / most,
+            "memory_bytes": _sum(families.get("process_resident_memory_bytes")),
+            "notifications_failed": float(self.notifications_failed()),
+        }
+
+    def _certificate_days(self, now_s: float) -> float | None:
+        path = self._context.config.tls_cert
+        if path is None:
+            return None
+        read_s, known, end_s = self._certificate
+        if known != path or now_s - read_s >= CERTIFICATE_S:
+            try:
+                with open(path, "rb") as file:
+                    end_s = end_of_certificate(file.read(1 << 20))
+            except (OSError, ValueError):
+                end_s = None
+            self._certificate = now_s, path, end_s
+        return None if end_s is None else (end_s - time.time()) / 86_400
+
+    def forget_certificate(self) -> None:
+        """It was read again by a reload."""
+        self._certificate = (-1e9, "", None)
+
+    # -- the store ------------------------------------------------------------------------------
+
+    def _families(self) -> dict[str, Family]:
+        if not self._wants("store.", *METRIC_PREFIXES):
+            return {}
+        found = {each.name: each for each in self._broker.gauges()}
+        if self._wants(*METRIC_PREFIXES):
+            more = (*log_metrics(self._context), *self._context.process.families())
+            found.update((each.name, each) for each in (*more, *self._context.series.families()))
+        return found
+
+    def _store_values(self, families: Mapping[str, Family], now_s: float) -> None:
+        loss = families.get("openq_store_loss_window_seconds")
+        windows = [
+            float(value)
+            for labels, value in (() if loss is None else loss.samples)
+            if labels.get("fault") in ("process_killed", "power_loss") and isinstance(value, int | float)
+        ]
+        replicas = _sum(families.get("openq_redis_replicas"))
+        if replicas is not None:
+            self.replicas_seen = max(self.replicas_seen, int(replicas))
+        lags = families.get("openq_redis_replica_lag_bytes")
+        used = _sum(families.get("openq_redis_used_memory_bytes"))
+        most = _sum(families.get("openq_redis_memory_limit_bytes"))
+        config = self._context.config
+        is_safe = config.store is not None and config.profile != "fast" and "profile=fast" not in config.store
+        values: dict[str, Value] = {
+            "is_safe": float(is_safe),
+            "loss_window": max((each for each in windows if each == each), default=None),
+            "replicas": replicas,
+            "replicas_seen": None if replicas is None else float(self.replicas_seen),
+            "replica_lag_bytes": max(
+                (float(value) for _, value in lags.samples if isinstance(value, int | float)), default=None
+            )
+            if lags is not None
+            else None,
+            "memory_share": used / most if used is not None and most else None,
+        }
+        for name, value in values.items():
+            self._single(f"store.{name}", value, now_s)
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def _read_queues(self, now_s: float) -> None:
+        broker, tracks = self._broker, self.queues
+        names = broker.queues()
+        tracks.begin(now_s)
+        settings = {name: view.settings for name in names if (view := broker.find_queue(name)) is not None}
+        targets = {each.dead_letter for each in settings.values() if each.dead_letter is not None}
+        chosen = self._chosen(names)
+        for start in range(0, len(chosen), SLICE):
+            for row in broker.statistics.of(chosen[start : start + SLICE]):
+                found = settings.get(row.name)
+                flags = (float(row.name in targets), float(found is not None and found.paused))
+                tracks.update(row.name, self._row(row, flags), now_s)
+            time.sleep(0)  # the event loop gets the interpreter
+        tracks.keep(settings)
+        if len(self._times) > len(settings):
+            self._times = {name: each for name, each in self._times.items() if name in settings}
+        if self._wants("total."):
+            self._total(now_s)
+
+    def _chosen(self, names: Sequence[str]) -> list[str]:
+        tracks = self.queues.tracks
+        if self.queues.is_first or len(names) <= REFRESHED:
+            return list(names)
+        self._cursor = (self._cursor + REFRESHED) % len(names)
+        turn = [*names[self._cursor :], *names[: self._cursor]]
+        active = [
+            name
+            for name, track in tracks.items()
+            if track.latest[_READY] or track.latest[_IN_FLIGHT] or not track.settled
+        ]
+        if self._broker.storage.waits:
+            half = REMOTE_QUEUES // 2
+            begin = self._cursor % max(1, len(active))
+            some = [*active[begin:], *active[:begin]][:half]
+            return list(dict.fromkeys([*some, *turn]))[:REMOTE_QUEUES]
+        chosen = dict.fromkeys(active)
+        width = len(COUNTERS)
+        for name, counters in self._broker.statistics.counters(names):
+            track = tracks.get(name)
+            if track is None or track.latest[:width] != tuple(counters):
+                chosen[name] = None
+        chosen.update(dict.fromkeys(turn[:REFRESHED]))
+        return list(chosen)
+
+    def _row(self, row: QueueCounts, flags: tuple[float, float]) -> Row:
+        times = row.times
+        before = self._times.get(row.name, (0, 0, 0, 0))
+        now = self._times[row.name] = times.waited, times.wait_ms, times.acked, times.total_ms
+        waited, wait_ms, acked, total_ms = (max(0, a - b) for a, b in zip(now, before, strict=True))
+        return (
+            *row.counters,
+            row.ready,
+            row.delayed,
+            row.in_flight,
+            row.waiting_bytes,
+            (row.oldest_age_ms or 0) / 1000,
+            row.waiters,
+            row.limited,
+            wait_ms / waited / 1000 if waited else 0.0,
+            total_ms / acked / 1000 if acked else 0.0,
+            *flags,
+        )
+
+    def _total(self, now_s: float) -> None:
+        rows = [track.latest for track in self.queues.tracks.values()]
+        wanted = [signal for signal in self._signals if signal.startswith("total.")]
+        for signal in wanted:
+            name = signal.removeprefix("total.")
+            if name == "queues":
+                self._single(signal, float(len(rows)), now_s)
+                continue
+            at = QUEUE_COLUMNS.index(name)
+            values = [row[at] or 0 for row in rows]
+            self._single(
+                signal, float(max(values, default=0) if name == "oldest_age" else sum(values)), now_s
+            )
+
+    # -- others -----------------------------------------------------------------------------------
+
+    def _update(self, kind: str, found: Mapping[str, tuple[Row, Mapping[str, str]]], now_s: float) -> None:
+        tracks = self.others[kind]
+        tracks.begin(now_s)
+        for name, (row, names) in found.items():
+            tracks.update(name, row, now_s).names = names
+        tracks.keep(found)
+
+    def _read_cursors(self, now_s: float) -> None:
+        found: dict[str, tuple[Row, Mapping[str, str]]] = {}
+        for each in self._broker.cursors.states():
+            reason = "" if each.lost is None else f": {each.lost}"
+            row: Row = (each.lag_s, float(each.lag_bytes), float(each.lost is not None))
+            found[each.cursor.name] = row, {"reason": reason}
+        self._update("cursor", found, now_s)
+
+    def _read_webhooks(self, now_s: float) -> None:
+        found: dict[str, tuple[Row, Mapping[str, str]]] = {}
+        for stored in self._webhooks.list():
+            webhook = stored.webhook
+            reason = webhook.reason or ""
+            by_server = not webhook.enabled and reason.startswith("HTTP 410")
+            names = {"reason": f": its endpoint answered {reason}" if reason else ""}
+            found[webhook.name] = (float(webhook.enabled), float(by_server)), names
+        self._update("webhook", found, now_s)
+
+    def _read_schedules(self, now_s: float) -> None:
+        found: dict[str, tuple[Row, Mapping[str, str]]] = {}
+        for each in self._broker.schedules.list():
+            row: Row = (float(each.missed), float(each.runs), float(each.paused))
+            found[each.name] = row, {"reason": f": {each.error}" if each.error else ""}
+        self._update("schedule", found, now_s)
+
+    def _read_workers(self, now_s: float) -> None:
+        """A process that ends removes its entry; the entry of one that dies is not renewed, and expires."""
+        kv, now_ms = self._broker.kv, self._context.now_ms()
+        seen: dict[str, tuple[WorkerEntry, int, float]] = {}
+        for account, bucket in worker_buckets(kv):
+            after = ""
+            while page := kv.list(bucket, "", after):
+                kv.load(page)
+                for entry in page:
+                    worker = decode(entry.value, WorkerEntry)
+                    if worker is not None and worker.name == entry.key:
+                        name = entry.key if account == DEFAULT_ACCOUNT else f"@{account}/{entry.key}"
+                        seen[name] = worker, entry.changed_ms, 0.0
+                after = page[-1].key
+        for name, (worker, changed_ms, _) in self._workers.items():
+            if name in seen or now_ms - changed_ms < ENTRY_TTL_S * 1000 or worker.state == "stopping":
+                continue
+            if not any(_replaces(other, worker) for other, _, _ in seen.values()):
+                seen[name] = worker, changed_ms, now_s
+        found: dict[str, tuple[Row, Mapping[str, str]]] = {}
+        for name, (worker, changed_ms, _) in list(seen.items()):
+            silent_s = (now_ms - changed_ms) / 1000
+            if silent_s > 86_400:
+                del seen[name]
+                continue
+            row: Row = (
+                silent_s if silent_s > WORKER_SILENT_S else 0.0,
+                float(worker.busy),
+                float(worker.slots),
+            )
+            names = {"pid": str(worker.pid), "host": worker.host, "runs": worker.runs}
+            found[name] = row, names
+        self._workers = seen
+        self._update("worker", found, now_s)
+
+    # -- texts ------------------------------------------------------------------------------------
+
+    def names_of(self, kind: str, subject: str) -> dict[str, str]:
+        """The names that the templates of a rule can use. Called only for rules that hold."""
+        config = self._context.config
+        names = {"server": self.server, "data": config.data}
+        if config.store is not None:
+            store = without_password(config.store)
+            names |= {"store": store, "store_flag": f"--store {shlex.quote(store)}"}
+        elif not config.memory:
+            names["store_flag"] = f"--data {shlex.quote(config.data)}"
+        if kind == "queue":
+            account, queue = split_name(subject)
+            names |= {"queue": queue, "account": account, **self._of_queue(subject)}
+        elif kind in self.others:
+            account, short = split_name(subject)
+            track = self.others[kind].tracks.get(subject)
+            names |= {kind: short, "account": account, **({} if track is None else track.names)}
+        else:
+            names |= self._of_server()
+        return {name: one_line(text) for name, text in names.items()}
+
+    def _of_queue(self, queue: str) -> dict[str, str]:
+        view = self._broker.find_queue(queue)
+        if view is None:
+            return {}
+        dead = view.settings.dead_letter
+        found = {"visibility": f"{view.settings.visibility_ms / 1000:g}"}
+        if dead is not None:
+            found["dead_letter"] = split_name(dead)[1]
+        return found
+
+    def _of_server(self) -> dict[str, str]:
+        health, config = self.health, self._context.config
+        detail = "; ".join((health.detail, *health.degraded)) if not health.ok or health.degraded else ""
+        names = {
+            "detail": f": {_LOGIN.sub('...@', detail)[:500]}" if detail else "",
+            "full_place": "Redis" if config.store is not None else f"the disk of {config.data}",
+            "certificate": config.tls_cert or "",
+            "peers": self._peers(),
+        }
+        largest = max(self.queues.tracks.items(), key=lambda pair: pair[1].latest[_BYTES] or 0, default=None)
+        if largest is not None and largest[1].latest[_BYTES]:
+            account, queue = split_name(largest[0])
+            names |= {"largest_queue": queue, "account": account}
+            names["largest_size"] = FORMATS["bytes"](largest[1].latest[_BYTES] or 0)
+        return names
+
+    def _peers(self) -> str:
+        found: Counter[str] = Counter()
+        for each in list(self.peers):
+            if each.reason not in _HARMLESS and each.peer:
+                found[each.peer] += each.count
+        if not found:
+            return ""
+        return ", from " + ", ".join(peer for peer, _ in found.most_common(MAX_PEERS))
+
+
+def _replaces(other: WorkerEntry, worker: WorkerEntry) -> bool:
+    """A worker that was started again, by its supervisor or by an operator."""
+    return other.service == worker.service and other.host == worker.host and other.started > worker.started
+
+
+def _sum(family: Family | None) -> float | None:
+    if family is None:
+        return None
+    values = [value for _, value in family.samples if isinstance(value, int | float)]
+    return float(sum(values)) if values else None
+
+
+def _histogram(family: Family | None) -> HistogramValue | None:
+    if family is None or not family.samples:
+        return None
+    value = family.samples[0][1]
+    return value if isinstance(value, HistogramValue) else None
