@@ -157,6 +157,7 @@ class AlertService:
             pass  # the key of the owner ends by itself
 
     def _run(self) -> None:
+        self._begin()
         next_s = time.monotonic() + self._config.interval_s
         while not self._is_stopping:
             self._wake.wait(max(0.01, next_s - time.monotonic()))
@@ -181,6 +182,20 @@ class AlertService:
                 log.exception("alerts: the evaluation failed")
             if is_due:
                 next_s = time.monotonic() + self._config.interval_s
+
+    def _begin(self) -> None:
+        """What is counted from now on is news to the rules."""
+        try:
+            self._configure_changed()
+            now_s = self.context.now_ms() / 1000
+            self._sources.read_server(now_s)
+            if self._config.enabled and self._sources.health.ok:
+                self._sources.read_store(now_s)
+        except OpenQError as error:
+            self._note(str(error))
+        except Exception:
+            self.errors += 1
+            log.exception("alerts: the first reading failed")
 
     def _must_stop(self) -> bool:
         return self._is_stopping

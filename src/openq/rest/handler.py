@@ -23,6 +23,7 @@ from ..server.http_request import HttpRequest
 from ..server.stream_login import StreamLogin
 
 # Importing the modules of the handlers registers their routes.
+from . import alerts as alerts
 from . import audit as audit
 from . import backups as backups
 from . import connections as connections

@@ -49,6 +49,7 @@ GROUPS = (
             ("worker", "worker", "run tasks; list, quiet or stop workers"),
             ("top", "worker", "show alerts, queues, rates, consumers, workers and running jobs, live"),
             ("series", "worker", "show counts of a queue over time"),
+            ("alert", "alerts", "list, explain, test or silence alerts; change their rules"),
         ),
     ),
     (
