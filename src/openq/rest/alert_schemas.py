@@ -58,7 +58,7 @@ class AlertQuery(QueryParameters, kw_only=True):
     alert: Annotated[str, Meta(description="the name of a rule")] = ""
 
 
-class RuleView(ReplyBody, kw_only=True):
+class AlertRuleView(ReplyBody, kw_only=True):
     """A rule as it is in force. `origin`: builtin, config (the file) or api. Times are in seconds."""
 
     name: str
@@ -81,7 +81,7 @@ class RuleView(ReplyBody, kw_only=True):
 
 
 class RuleList(ReplyBody, kw_only=True):
-    rules: list[RuleView]
+    rules: list[AlertRuleView]
 
 
 class RuleChange(RequestBody, kw_only=True):

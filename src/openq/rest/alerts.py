@@ -21,6 +21,7 @@ from .alert_schemas import (
     AlertItem,
     AlertList,
     AlertQuery,
+    AlertRuleView,
     AlertTest,
     DestinationList,
     DestinationView,
@@ -30,7 +31,6 @@ from .alert_schemas import (
     RuleChange,
     RuleId,
     RuleList,
-    RuleView,
     SilenceList,
     SilenceView,
     TestOutcome,
@@ -86,9 +86,9 @@ def _item(service: AlertService, alert: Alert) -> AlertItem:
     )
 
 
-def _rule_view(service: AlertService, rule: Rule, alerts: list[Alert]) -> RuleView:
+def _rule_view(service: AlertService, rule: Rule, alerts: list[Alert]) -> AlertRuleView:
     states = [alert.state for alert in alerts if alert.rule == rule.name]
-    return RuleView(
+    return AlertRuleView(
         name=rule.name,
         enabled=rule.enabled,
         severity=rule.severity,  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ def list_alert_rules(call: RestCall) -> None:
     permission="peek",
     scope="server",
     summary="Show an alert rule",
-    reply=RuleView,
+    reply=AlertRuleView,
 )
 def show_alert_rule(call: RestCall) -> None:
     service = _service(call)
@@ -290,14 +290,14 @@ def show_alert_rule(call: RestCall) -> None:
     scope="server",
     summary="Change an alert rule, or add one",
     request=RuleChange,
-    reply=RuleView,
+    reply=AlertRuleView,
 )
 def put_alert_rule(call: RestCall) -> None:
     """A change outweighs the configuration file, until the rule is reset."""
     service = _service(call)
     fields = call.body.given()
 
-    def work() -> RuleView:
+    def work() -> AlertRuleView:
         return _rule_view(service, service.put_rule(call.args[0], fields), [])
 
     call.change(work)

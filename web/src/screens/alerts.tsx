@@ -1,0 +1,250 @@
+/** Alerts: what is wrong now and what to do, the rules, the silences, the history. */
+import { signal } from "@preact/signals";
+
+import { call, requestOf } from "../api/client";
+import { cliLine } from "../api/lines";
+import type { AlertItem, AlertRuleView, HistoryItem, SilenceView } from "../api/schema";
+import { Badge, Button, Card, Empty, PageHead, Show, Tabs, Time } from "../components/basics";
+import { CopyLine } from "../components/code";
+import { openAction } from "../components/dialog";
+import { TextField } from "../components/field";
+import { DataTable, type Column } from "../components/table";
+import { toast, toastProblem } from "../components/toast";
+import { count, duration } from "../format";
+import { useLoad } from "../load";
+import { to, words } from "../router";
+import { isAdmin, mayChange } from "../session";
+import "../styles/alerts.css";
+
+export default function Alerts() {
+  const tab = words.value[1] ?? "now";
+  return (
+    <>
+      <PageHead title="Alerts" />
+      <Tabs
+        label="Alerts"
+        current={tab}
+        items={[
+          { id: "now", title: "Now", href: to(["alerts"]) },
+          { id: "rules", title: "Rules", href: to(["alerts", "rules"]) },
+          { id: "silences", title: "Silences", href: to(["alerts", "silences"]) },
+          { id: "history", title: "History", href: to(["alerts", "history"]) },
+        ]}
+      />
+      {tab === "rules" ? <Rules /> : tab === "silences" ? <Silences /> : tab === "history" ? <History /> : <Now />}
+    </>
+  );
+}
+
+function toneOf(alert: Pick<AlertItem, "state" | "severity">): "bad" | "warn" | "good" | undefined {
+  if (alert.state === "resolved") return "good";
+  if (alert.state === "pending") return undefined;
+  return alert.severity === "critical" ? "bad" : "warn";
+}
+
+function Now() {
+  const loaded = useLoad((aborted) => call("list_alerts", {}, undefined, aborted), [], 2);
+  return (
+    <Show of={loaded}>
+      {(found) => {
+        const current = found.alerts.filter((alert) => alert.state !== "resolved");
+        return (
+          <div class="stack">
+            {!found.enabled && <p class="soft">Alerts are off in the configuration of this server.</p>}
+            {current.length === 0 && (
+              <Card>
+                <Empty title="Nothing is wrong">
+                  <p>No rule is firing{found.evaluated ? <>. Last looked <Time at={found.evaluated} ago /></> : ""}.</p>
+                </Empty>
+              </Card>
+            )}
+            {current.map((alert) => (
+              <AlertCard key={alert.id} alert={alert} reload={loaded.reload} />
+            ))}
+          </div>
+        );
+      }}
+    </Show>
+  );
+}
+
+function AlertCard({ alert, reload }: { alert: AlertItem; reload: () => void }) {
+  return (
+    <Card
+      label={`${alert.alert} ${alert.subject ?? ""}`}
+      title={
+        <>
+          <Badge tone={toneOf(alert)}>
+            {alert.state === "pending" ? "… pending" : `${alert.severity === "critical" ? "✕" : "▲"} ${alert.severity}`}
+          </Badge>{" "}
+          {alert.alert} {alert.subject && <SubjectLink alert={alert} />} {alert.silenced && <Badge>silenced</Badge>} {alert.flapping && <Badge tone="warn">flapping</Badge>}
+        </>
+      }
+      actions={
+        mayChange() && !alert.silenced ? (
+          <Button small onClick={() => openSilence(alert.alert, alert.subject ?? "", reload)}>
+            Silence…
+          </Button>
+        ) : undefined
+      }
+    >
+      <div class="stack tight">
+        <p>{alert.summary}</p>
+        <p class="soft">
+          Since <Time at={alert.since} /> (<Time at={alert.since} ago />){alert.server && ` · ${alert.server}`}
+        </p>
+        {alert.action && <p>{alert.action}</p>}
+        {alert.command && <CopyLine text={alert.command} />}
+      </div>
+    </Card>
+  );
+}
+
+function SubjectLink({ alert }: { alert: AlertItem }) {
+  return alert.kind === "queue" ? <a href={to(["queues", alert.subject ?? ""])}>{alert.subject}</a> : <span>{alert.subject}</span>;
+}
+
+function openSilence(alert: string, subject: string, done: () => void): void {
+  const hours = signal("1");
+  const reason = signal("");
+  const body = () => ({ alert, subject, seconds: Math.max(60, Number(hours.value) * 3600 || 3600), reason: reason.value });
+  openAction({
+    title: `Silence ${alert}${subject ? ` of ${subject}` : ""}`,
+    verb: "Silence",
+    body: () => (
+      <div class="stack">
+        <p>No notifications are sent meanwhile. The alert is shown all the same.</p>
+        <div class="form-grid">
+          <TextField label="Hours" type="number" min="0.1" step="any" value={hours.value} onValue={(value) => (hours.value = value)} />
+          <TextField label="Reason" value={reason.value} onValue={(value) => (reason.value = value)} placeholder="known, a fix is on its way" />
+        </div>
+      </div>
+    ),
+    request: () => requestOf("add_silence", {}, body()),
+    cli: () => cliLine("alert", "silence", alert, "--for", `${hours.value}h`),
+    run: async () => {
+      await call("add_silence", {}, body());
+      return `${alert} is silenced.`;
+    },
+    done,
+  });
+}
+
+function Rules() {
+  const loaded = useLoad((aborted) => call("list_alert_rules", {}, undefined, aborted), [], 10);
+  return (
+    <Card title="Rules" flush>
+      <Show of={loaded}>{(found) => <DataTable caption="Alert rules" columns={ruleColumns(loaded.reload)} rows={found.rules} rowKey={(row) => row.name} sort="name" />}</Show>
+    </Card>
+  );
+}
+
+function ruleColumns(reload: () => void): Column<AlertRuleView>[] {
+  return [
+    {
+      id: "name",
+      title: "Rule",
+      name: true,
+      sort: (row) => row.name,
+      cell: (row) => (
+        <>
+          {row.name} {!row.enabled && <Badge>off</Badge>}
+          <p class="soft rule-help">{row.help}</p>
+        </>
+      ),
+    },
+    { id: "severity", title: "Severity", sort: (row) => row.severity, cell: (row) => row.severity },
+    { id: "expression", title: "Condition", cell: (row) => <code class="rule-expression">{row.expression}</code> },
+    {
+      id: "limits",
+      title: "Limits",
+      cell: (row) => (
+        <span class="nowrap">
+          {Object.entries(row.limits)
+            .map(([name, value]) => `${name} ${value}`)
+            .join(", ") || "–"}
+        </span>
+      ),
+    },
+    { id: "for", title: "For", num: true, sort: (row) => row.for, cell: (row) => duration(row.for) },
+    { id: "firing", title: "Firing", num: true, sort: (row) => row.firing, cell: (row) => count(row.firing) },
+    {
+      id: "action",
+      title: "Action",
+      num: true,
+      cell: (row) =>
+        mayChange() && isAdmin() ? (
+          <span class="row end">
+            <Button small aria-label={`Send a test of ${row.name}`} onClick={() => test(row.name)}>
+              Test
+            </Button>
+            <Button small aria-label={`Switch ${row.name} ${row.enabled ? "off" : "on"}`} onClick={() => call("put_alert_rule", { rule: row.name }, { enabled: !row.enabled }).then(reload, toastProblem)}>
+              {row.enabled ? "Switch off" : "Switch on"}
+            </Button>
+          </span>
+        ) : null,
+    },
+  ];
+}
+
+async function test(rule: string): Promise<void> {
+  try {
+    const report = await call("test_alerts", {}, { alert: rule });
+    const failed = report.outcomes.filter((each) => !each.ok);
+    if (report.outcomes.length === 0) toast("There is no destination yet. [alerts] webhook = \"https://…\" in openq.toml adds one.", "bad");
+    else if (failed.length > 0) toast(failed.map((each) => `${each.destination}: ${each.error ?? "failed"}`).join("; "), "bad");
+    else toast(`Sent to ${report.outcomes.map((each) => each.destination).join(", ")}.`);
+  } catch (error) {
+    toastProblem(error);
+  }
+}
+
+function Silences() {
+  const loaded = useLoad((aborted) => call("list_silences", {}, undefined, aborted), [], 5);
+  const columns: Column<SilenceView>[] = [
+    { id: "alert", title: "Alert", name: true, sort: (row) => row.alert, cell: (row) => row.alert },
+    { id: "subject", title: "Of", cell: (row) => row.subject || "everything" },
+    { id: "until", title: "Until", sort: (row) => row.until, cell: (row) => <Time at={row.until} /> },
+    { id: "by", title: "By", cell: (row) => row.by || "–" },
+    { id: "reason", title: "Reason", cut: true, cell: (row) => row.reason || "–" },
+    {
+      id: "action",
+      title: "Action",
+      num: true,
+      cell: (row) =>
+        mayChange() ? (
+          <Button small aria-label={`End the silence of ${row.alert}`} onClick={() => call("remove_silence", { silence: row.id }).then(loaded.reload, toastProblem)}>
+            End
+          </Button>
+        ) : null,
+    },
+  ];
+  return (
+    <Card title="Silences" flush>
+      <Show of={loaded}>
+        {(found) => (
+          <DataTable caption="Silences" columns={columns} rows={found.silences} rowKey={(row) => row.id} empty={<p class="state">No alert is silenced.</p>} />
+        )}
+      </Show>
+    </Card>
+  );
+}
+
+const HISTORY: Column<HistoryItem>[] = [
+  { id: "time", title: "Time", sort: (row) => row.time, cell: (row) => <Time at={row.time} /> },
+  { id: "state", title: "State", cell: (row) => <Badge tone={toneOf(row)}>{row.state}</Badge> },
+  { id: "alert", title: "Alert", name: true, sort: (row) => row.alert, cell: (row) => row.alert },
+  { id: "subject", title: "Of", cell: (row) => row.subject ?? "–" },
+  { id: "summary", title: "What", cut: true, cell: (row) => row.summary },
+];
+
+function History() {
+  const loaded = useLoad((aborted) => call("list_alert_history", { limit: 500 }, undefined, aborted), [], 5);
+  return (
+    <Card title="History" flush>
+      <Show of={loaded}>
+        {(found) => <DataTable caption="History of alerts" columns={HISTORY} rows={found.entries} rowKey={(row) => `${row.time} ${row.id} ${row.state}`} empty={<p class="state">No alert has fired yet.</p>} />}
+      </Show>
+    </Card>
+  );
+}
