@@ -5,7 +5,8 @@ import { useMemo } from "preact/hooks";
 import { count, duration, rate } from "../format";
 import { queues, type QueueRow } from "../live";
 import { query, setQuery, to } from "../router";
-import { Badge } from "./basics";
+import { openDelete, openPurge, setPaused } from "../actions/queues";
+import { Badge, Button } from "./basics";
 import { Sparkline } from "./chart";
 import { FilterBox } from "./field";
 import { DataTable, type Column } from "./table";
@@ -36,7 +37,27 @@ export function filterQueues(rows: Iterable<QueueRow>, text: string): QueueRow[]
   return [...rows].filter((row) => row.name.toLowerCase().includes(wanted));
 }
 
-export function QueueTable({ empty }: { empty?: ComponentChildren }) {
+/** Pause, purge and delete, in the row. */
+const ACTIONS: Column<QueueRow> = {
+  id: "actions",
+  title: "Actions",
+  width: "220px",
+  cell: (row) => (
+    <span class="row nowrap-row">
+      <Button small kind="quiet" onClick={() => void setPaused(row.name, !row.paused)} aria-label={`${row.paused ? "Resume" : "Pause"} ${row.name}`}>
+        {row.paused ? "Resume" : "Pause"}
+      </Button>
+      <Button small kind="quiet" onClick={() => openPurge(row.name)} aria-label={`Purge ${row.name}`}>
+        Purge…
+      </Button>
+      <Button small kind="quiet" onClick={() => openDelete(row.name)} aria-label={`Delete ${row.name}`}>
+        Delete…
+      </Button>
+    </span>
+  ),
+};
+
+export function QueueTable({ empty, actions }: { empty?: ComponentChildren; actions?: boolean }) {
   const text = query.value.get("filter") ?? "";
   const sort = query.value.get("sort") ?? "name";
   const all = queues.value;
@@ -51,7 +72,7 @@ export function QueueTable({ empty }: { empty?: ComponentChildren }) {
       </header>
       <DataTable
         caption="Queues with their messages and rates"
-        columns={COLUMNS}
+        columns={actions ? [...COLUMNS, ACTIONS] : COLUMNS}
         rows={rows}
         rowKey={(row) => row.name}
         rowHref={(row) => to(["queues", row.name])}

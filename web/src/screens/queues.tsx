@@ -1,11 +1,34 @@
-import { PageHead } from "../components/basics";
+/** The list of queues, and one queue with its tabs. */
+import { Button, Empty, PageHead } from "../components/basics";
 import { QueueTable } from "../components/queue_table";
+import { openCreate } from "../actions/queues";
+import { queues } from "../live";
+import { words } from "../router";
+import { mayChange } from "../session";
+import { Queue } from "./queue";
 
 export default function Queues() {
+  const [, name, tab] = words.value;
+  if (name !== undefined) return <Queue key={name} name={name} tab={tab ?? "overview"} />;
   return (
     <>
-      <PageHead title="Queues" />
-      <QueueTable />
+      <PageHead title="Queues">
+        {mayChange() && (
+          <Button kind="primary" onClick={openCreate}>
+            Create queue
+          </Button>
+        )}
+      </PageHead>
+      <QueueTable
+        actions={mayChange()}
+        empty={
+          queues.value.size === 0 ? (
+            <Empty title="No queues yet">
+              <p>Programs create queues by themselves, or you create one here.</p>
+            </Empty>
+          ) : undefined
+        }
+      />
     </>
   );
 }

@@ -1,0 +1,26 @@
+import { expect, it } from "vitest";
+
+import { draftOf, EMPTY, sendLine } from "./draft";
+
+it("makes a message of the form", () => {
+  const { message, times, problems } = draftOf({ ...EMPTY, kind: "json", body: '{"a": 1}', type: "order", delay: "5m", ttl: "1h", priority: "7", group: "g", attributes: [["colour", "red"], ["", ""]], times: "3" });
+  expect(problems).toEqual({});
+  expect(times).toBe(3);
+  expect(message).toEqual({ payload: { a: 1 }, message_type: "order", delay: 300, ttl: 3600, priority: 7, group: "g", attributes: { colour: "red" } });
+});
+
+it("says what is wrong, by field", () => {
+  const { problems } = draftOf({ ...EMPTY, kind: "json", body: "{", delay: "soon", priority: "300", times: "0", attributes: [["", "x"]] });
+  expect(Object.keys(problems).sort()).toEqual(["attributes", "body", "delay", "priority", "times"]);
+  expect(draftOf({ ...EMPTY, dedup: "a", times: "2" }).problems.times).toContain("first one");
+  expect(draftOf({ ...EMPTY, kind: "base64", body: "***" }).problems.body).toBe("Not base64.");
+  expect(draftOf({ ...EMPTY, attributes: [["a", "1"], ["a", "2"]] }).problems.attributes).toContain("twice");
+});
+
+it("keeps a JSON text JSON", () => {
+  expect(draftOf({ ...EMPTY, kind: "json", body: '"hi"' }).message).toEqual({ payload: "hi", payload_encoding: "json" });
+});
+
+it("gives the same as a command", () => {
+  expect(sendLine("q", { ...EMPTY, kind: "json", body: '{"a":1}', type: "t", attributes: [["k", "v w"]] })).toBe(`openq send q '{"a":1}' --as json --type t --attribute 'k=v w'`);
+});
