@@ -32,12 +32,20 @@ export function attributesText(row: MessageView): string {
   return oneLine(shown.join(" "), 120);
 }
 
+/** The end of an id: the beginning is the same for all messages of a server. */
+export function shortId(id: string): string {
+  const shown = oneLine(id, 60);
+  return shown.length > 14 ? `…${shown.slice(-12)}` : shown;
+}
+
 interface Wanted {
   open: (row: Row) => void;
   queue?: boolean;
   due?: boolean;
   lease?: boolean;
   state?: boolean;
+  /** Only what matters most: a message is open beside the table. */
+  narrow?: boolean;
 }
 
 export function messageColumns(wanted: Wanted): Column<Row>[] {
@@ -46,18 +54,18 @@ export function messageColumns(wanted: Wanted): Column<Row>[] {
     {
       id: "id",
       title: "Id",
-      width: "200px",
+      width: "140px",
       cell: (row) => (
-        <button type="button" class="link mono" onClick={() => wanted.open(row)}>
-          {oneLine(row.id, 40)}
+        <button type="button" class="link mono" title={row.id} aria-label={`Open message ${row.id}`} onClick={() => wanted.open(row)}>
+          {shortId(row.id)}
         </button>
       ),
     },
   ];
   if (wanted.queue) columns.push({ id: "queue", title: "Queue", width: "160px", cut: true, cell: (row) => <a href={to(["queues", row.queue])}>{row.queue}</a> });
   if (wanted.state) columns.push({ id: "state", title: "State", width: "110px", cell: (row) => <StateBadge message={row} /> });
-  columns.push(
-    { id: "preview", title: "Body", cut: true, cell: (row) => <span class="preview">{oneLine(preview(row), 160)}</span> },
+  columns.push({ id: "preview", title: "Body", cut: true, cell: (row) => <span class="preview">{oneLine(preview(row), 160)}</span> });
+  if (!wanted.narrow) columns.push(
     { id: "attributes", title: "Type and attributes", cut: true, width: "220px", cell: (row) => <span class="soft">{attributesText(row)}</span> },
   );
   if (wanted.due) columns.push({ id: "due", title: "Due", width: "120px", cell: (row) => (row.due_at ? <Time at={row.due_at} ago /> : "–") });

@@ -38,6 +38,8 @@ export interface TableProps<T> {
   onSort?: (sort: string) => void;
   selected?: Set<string>;
   onSelect?: (selected: Set<string>) => void;
+  /** Columns keep their widths, and every cell is one line. */
+  fixed?: boolean;
   /** Shows the caption; otherwise only screen readers have it. */
   captionShown?: boolean;
 }
@@ -116,7 +118,7 @@ export function DataTable<T>(props: TableProps<T>) {
   return (
     // A box that scrolls is reachable by the keyboard.
     <div class={`table-box ${isVirtual ? "tall" : ""}`} ref={box} tabIndex={isVirtual ? 0 : undefined} role={isVirtual ? "region" : undefined} aria-label={isVirtual ? props.caption : undefined}>
-      <table class={`data ${isVirtual ? "fixed" : ""}`} aria-rowcount={isVirtual ? rows.length + 1 : undefined}>
+      <table class={`data ${isVirtual || props.fixed ? "fixed" : ""}`} aria-rowcount={isVirtual ? rows.length + 1 : undefined}>
         <caption class={props.captionShown ? "" : "visually-hidden"}>{props.caption}</caption>
         <thead>
           <tr>

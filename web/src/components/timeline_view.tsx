@@ -1,9 +1,11 @@
 /** The life of a message: a line to scale, and every step with its exact time. */
+import { useState } from "preact/hooks";
+
 import type { TimelineStepView } from "../api/schema";
 import { clockExact, duration, utc } from "../format";
 import { SPAN_WORDS, spansOf, ticksOf, toneOf, totalsOf } from "../messages/timeline";
 import { to } from "../router";
-import { Badge, Empty } from "./basics";
+import { Badge, Choice, Empty } from "./basics";
 import { Code } from "./code";
 
 const WIDTH = 1000;
@@ -25,7 +27,13 @@ export function TimelineView({ steps }: { steps: TimelineStepView[] }) {
 }
 
 function LifeLine({ steps }: { steps: TimelineStepView[] }) {
-  const spans = spansOf(steps, Date.now());
+  const [chosen, setChosen] = useState<"all" | "steps">();
+  const whole = spansOf(steps, Date.now());
+  const tail = whole.at(-1)?.open ? whole.at(-1) : undefined;
+  // A dead letter of days would hide the seconds in which it failed.
+  const hides = tail !== undefined && whole.length > 1 && tail.to - tail.from > 3 * (tail.from - whole[0]!.from);
+  const part = chosen ?? (hides ? "steps" : "all");
+  const spans = part === "steps" && tail && whole.length > 1 ? whole.slice(0, -1) : whole;
   const from = Date.parse(steps[0]!.time);
   const until = Math.max(...steps.map((step) => Date.parse(step.time)), ...spans.map((span) => span.to), from + 1);
   const place = (at: number) => ((at - from) / (until - from)) * WIDTH;
@@ -40,7 +48,18 @@ function LifeLine({ steps }: { steps: TimelineStepView[] }) {
             {SPAN_WORDS[kind]} <b>{duration(ms / 1000)}</b>
           </span>
         ))}
-        <span class="soft">{duration((until - from) / 1000)} in all, to scale</span>
+        <span class="soft">{duration((until - from) / 1000)}, to scale</span>
+        {tail && whole.length > 1 && (
+          <Choice
+            label="Span of the line"
+            value={part}
+            options={[
+              ["steps", "Until the last step"],
+              ["all", "Until now"],
+            ]}
+            onChange={setChosen}
+          />
+        )}
       </figcaption>
       <svg class="life" viewBox={`0 0 ${WIDTH} 66`} preserveAspectRatio="none" role="img" aria-label={`Timeline to scale: ${words || "no time passed"}.`}>
         {spans.map((span, index) => (

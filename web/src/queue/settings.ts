@@ -64,6 +64,8 @@ export function show(setting: SettingDescription, value: Value | undefined): str
   if (value === null || value === undefined) return setting.endless ? "forever" : "";
   if (setting.kind === "duration") return showTime(value as number);
   if (setting.kind === "bytes") return showSize(value as number);
+  // A policy without waits has nothing else to say.
+  if (setting.kind === "retry" && (value as { kind?: string }).kind === "none") return "none";
   if (setting.kind === "retry" || setting.kind === "key_limits") return JSON.stringify(value);
   return String(value);
 }

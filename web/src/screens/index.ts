@@ -19,6 +19,7 @@ export const SCREENS: Screen[] = [
   { path: "queues", title: "Queues", section: "Messages", keys: "g q", load: () => import("./queues") },
   { path: "messages", title: "Message", section: "Messages", hidden: true, load: () => import("./message") },
   { path: "search", title: "Search", section: "Messages", hidden: true, load: () => import("./search") },
+  { path: "components", title: "Components", section: "Server", hidden: true, load: () => import("./components") },
   { path: "dead-letters", title: "Dead letters", section: "Messages", keys: "g d", load: () => import("./dead_letters") },
   { path: "replay", title: "Replay", section: "Messages", keys: "g r", load: () => import("./replay") },
   { path: "exchanges", title: "Exchanges", section: "Messages", keys: "g e", load: () => import("./exchanges") },

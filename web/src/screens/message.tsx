@@ -30,9 +30,14 @@ async function quietly<T>(promise: Promise<T>): Promise<T | undefined> {
   try {
     return await promise;
   } catch (error) {
-    if (error instanceof Problem && (error.status === 404 || error.status === 409)) return undefined;
+    if (error instanceof Problem && [403, 404, 409].includes(error.status)) return undefined;
     throw error;
   }
+}
+
+/** The message, if the queue has it. A search has an answer in both cases; a look at the message would be an error. */
+async function look(queue: string, id: string, signal: AbortSignal): Promise<MessageView | undefined> {
+  return (await quietly(call("search", { queue }, { ids: [id], limit: 1 }, signal)))?.messages[0];
 }
 
 /** The queue that has the message, among those that the user may peek; some are asked at a time. */
@@ -40,7 +45,7 @@ async function findQueue(id: string, signal: AbortSignal): Promise<string | unde
   const names = [...queues.peek().keys()];
   for (let at = 0; at < names.length && !signal.aborted; at += 16) {
     const part = names.slice(at, at + 16);
-    const found = await Promise.all(part.map((queue) => quietly(call("show_message", { queue, id }, undefined, signal))));
+    const found = await Promise.all(part.map((queue) => look(queue, id, signal)));
     const index = found.findIndex((each) => each !== undefined);
     if (index >= 0) return part[index];
   }
@@ -53,9 +58,9 @@ async function loadStory(id: string, given: string, signal: AbortSignal): Promis
   const steps = (await quietly(call("show_timeline", { queue: first, id }, undefined, signal)))?.steps ?? [];
   let queue = first;
   for (const step of steps) if (step.what === "dead-lettered" || step.what === "moved" || step.what === "redriven") queue = targetOf(step.detail) || queue;
-  let message = await quietly(call("show_message", { queue, id }, undefined, signal));
+  let message = await look(queue, id, signal);
   if (!message && queue !== first) {
-    message = await quietly(call("show_message", { queue: first, id }, undefined, signal));
+    message = await look(first, id, signal);
     if (message) queue = first;
   }
   const why = await quietly(call("show_why", { queue, id }, undefined, signal));
@@ -123,7 +128,7 @@ function StoryView({ story, reload }: { id: string; story: Story; reload: () => 
   const failure = [...steps].reverse().find((step) => step.traceback);
   return (
     <div class="stack">
-      {why && why.code !== "not_found" && <Notice tone={message?.status === "dead" ? "warn" : undefined}>{why.text}</Notice>}
+      {why && why.code !== "not_found" && <Notice>Why it is not delivered: {why.text}.</Notice>}
       {!message && <Notice>The message is no longer in a queue. Its body is in the history of {steps[0]?.queue ?? queue} while that is kept.</Notice>}
       <Card title="Timeline">
         <TimelineView steps={steps} />

@@ -53,7 +53,7 @@ export function QueueMessages({ queue }: TabProps) {
   const pages = usePages<Row>((after, signal) => readPage(name, state, searches, parsed.filter, span, after, signal), [name, state, text, span], searches || state === "history" || selected.size > 0 ? undefined : 2);
   useEffect(() => setSelected(new Set()), [name, state, text]);
   const open = (row: Row) => setQuery({ id: row.id });
-  const columns = useMemo(() => messageColumns({ open, due: state === "delayed", lease: state === "in_flight", state: state === "all" || searches }), [state, searches]);
+  const columns = useMemo(() => messageColumns({ open, due: state === "delayed", lease: state === "in_flight", state: state === "all" || searches, narrow: openId !== "" }), [state, searches, openId !== ""]);
   const ids = [...selected].map((key) => key.slice(name.length + 1));
   const total = totalOf(queue, state);
   const past = state === "history" ? pages.rows.find((row) => row.id === openId) : undefined;
@@ -64,9 +64,7 @@ export function QueueMessages({ queue }: TabProps) {
           <Choice label="State" value={state} options={STATES} onChange={(next) => setQuery({ state: next === "ready" ? undefined : next, id: undefined })} />
           {state === "history" ? (
             <Choice label="Published in the last" value={span} options={HISTORY_SPANS.map(([id, title]) => [id, title] as const)} onChange={(next) => setQuery({ span: next === "1h" ? undefined : next })} />
-          ) : (
-            <SearchBox text={text} problems={parsed.problems} onSearch={(next) => setQuery({ q: next, id: undefined })} />
-          )}
+          ) : null}
           <Button small onClick={pages.restart} disabled={pages.loading}>
             Reload
           </Button>
@@ -76,6 +74,11 @@ export function QueueMessages({ queue }: TabProps) {
             </LinkButton>
           )}
         </div>
+        {state !== "history" && (
+          <div class="toolbar">
+            <SearchBox text={text} problems={parsed.problems} onSearch={(next) => setQuery({ q: next, id: undefined })} />
+          </div>
+        )}
         {selected.size > 0 && (
           <div class="toolbar selection" role="status">
             <b>{count(selected.size)} selected</b>
@@ -107,6 +110,7 @@ export function QueueMessages({ queue }: TabProps) {
             columns={columns}
             rows={pages.rows}
             rowKey={rowKey}
+            fixed
             onOpen={open}
             current={openId ? `${name}/${openId}` : undefined}
             selected={selected}

@@ -3,7 +3,7 @@ import { openRedrive } from "../actions/redrive";
 import { call } from "../api/client";
 import { Button, Card, Facts, Figures, LinkButton, Time } from "../components/basics";
 import { AgeChart, DepthChart, RateChart } from "../components/series_chart";
-import { bytes, count, duration, plural, rate } from "../format";
+import { count, duration, plural, rate } from "../format";
 import { useLoad } from "../load";
 import { queues } from "../live";
 import { SETTINGS } from "../api/schema";
@@ -29,7 +29,6 @@ export function QueueOverview({ queue }: TabProps) {
           { label: "In flight", value: count(stats.in_flight) },
           { label: "Delayed", value: count(stats.delayed) },
           { label: "Oldest", value: duration(stats.oldest_age) },
-          { label: "Waiting", value: bytes(stats.waiting_bytes) },
           { label: "Failing", value: rate(row?.failRate), note: "/s", tone: (row?.failRate ?? 0) > 0 ? "bad" : undefined },
         ]}
       />

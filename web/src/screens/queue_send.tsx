@@ -96,6 +96,7 @@ export function QueueSend({ queue, reload }: TabProps) {
     >
       {note && <Notice>{note}</Notice>}
       <div class="main-side">
+        <div class="stack">
         <Card
           title="Body"
           actions={
@@ -124,9 +125,17 @@ export function QueueSend({ queue, reload }: TabProps) {
             </div>
           </div>
         </Card>
+      {sent !== undefined && total > 1 && <Progress done={sent} total={total} />}
+        <div class="row">
+          <Button kind="primary" type="submit" disabled={sent !== undefined || Object.keys(problems).length > 0} title="Ctrl+Enter">
+            {sent !== undefined ? "Sending…" : `Send ${plural(total || 1, "message")}`}
+          </Button>
+          <a href={to(["queues", name, "messages"])}>See the messages</a>
+        </div>
+        </div>
         <Card title="Properties">
           <div class="stack">
-            <div class="form-grid">
+            <div class="form-grid narrow">
               <TextField label="Message type" {...field("type")} />
               <TextField label="Delay" placeholder="none" wrong={problems.delay} {...field("delay")} />
               <TextField label="Time to live" placeholder="none" wrong={problems.ttl} {...field("ttl")} />
@@ -138,13 +147,6 @@ export function QueueSend({ queue, reload }: TabProps) {
             <Attributes form={form} set={set} wrong={problems.attributes} />
           </div>
         </Card>
-      </div>
-      {sent !== undefined && total > 1 && <Progress done={sent} total={total} />}
-      <div class="row">
-        <Button kind="primary" type="submit" disabled={sent !== undefined || Object.keys(problems).length > 0} title="Ctrl+Enter">
-          {sent !== undefined ? "Sending…" : `Send ${plural(total || 1, "message")}`}
-        </Button>
-        <a href={to(["queues", name, "messages"])}>See the messages</a>
       </div>
       <details>
         <summary>Copy as a command</summary>

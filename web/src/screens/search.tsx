@@ -102,7 +102,7 @@ export default function Search() {
         {state.problem ? (
           <Failed problem={state.problem} again={() => void run({ ...state, problem: undefined })} />
         ) : (
-          <DataTable caption="Messages found" columns={columns} rows={state.rows} rowKey={rowKey} onOpen={open} empty={<Nothing text={text} running={state.running} more={state.left.length > 0} />} />
+          <DataTable caption="Messages found" columns={columns} rows={state.rows} rowKey={rowKey} fixed onOpen={open} empty={<Nothing text={text} running={state.running} more={state.left.length > 0} />} />
         )}
         <footer class="toolbar">
           <span class="soft" aria-live="polite">
