@@ -422,6 +422,9 @@ def test_only_admins_read_it_by_pages_and_filters(server: InProcessServer) -> No
     assert second.get("next") is None
     newest = ask(server, "GET", "audit?newest=true&limit=1&action=put_queue").json()
     assert [each["target"] for each in newest["records"]] == ["q4"]
+    before = newest["records"][0]["number"]
+    older = ask(server, "GET", f"audit?newest=true&limit=2&action=put_queue&before={before}").json()
+    assert [each["target"] for each in older["records"]] == ["q2", "q3"]
     for method in ("PUT", "POST", "DELETE", "PATCH"):
         assert ask(server, method, "audit", {}).status == 405
 

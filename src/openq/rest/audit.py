@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -20,6 +20,7 @@ MAX_PAGE = 1000
 
 class AuditQuery(QueryParameters):
     after: Annotated[int, Meta(ge=0, description="only records with a greater number")] = 0
+    before: Annotated[int, Meta(ge=0, description="only records with a smaller number; 0: all")] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
     newest: Annotated[bool, Meta(description="the newest records instead of the oldest")] = False
     user: str | None = None
@@ -72,11 +73,10 @@ def list_audit(call: RestCall) -> None:
     )
 
     def work() -> AuditPage:
-        found: Iterator[AuditRecord] = (
-            each
-            for each in records(store.lines(query.after))
-            if each.number > query.after and wanted.accepts(each)
-        )
+        stored = records(store.lines(query.after))
+        if query.before:
+            stored = takewhile(lambda each: each.number < query.before, stored)
+        found = (each for each in stored if each.number > query.after and wanted.accepts(each))
         if query.newest:
             return AuditPage(records=[_view(each) for each in deque(found, query.limit)])
         page = [_view(each) for each in islice(found, query.limit)]
