@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
+from openq.auth.rules import ROLES
 from openq.rest import handler  # noqa: F401 - registers every route
 from openq.rest.openapi import document
 from openq.rest.routes import ROUTES
@@ -124,6 +125,7 @@ def typescript(described: dict[str, Any]) -> str:
         + "\n};"
     )
     parts.append(_settings_table())
+    parts.append(_roles())
     return "\n\n".join(parts) + "\n"
 
 
@@ -161,6 +163,15 @@ def _settings_table() -> str:
         f"export interface SettingDescription {{{described}\n}}\n\n"
         f"export const SETTINGS: readonly SettingDescription[] = [{lines}\n];"
     )
+
+
+def _roles() -> str:
+    """The roles with the actions that each allows."""
+    lines = "".join(
+        f"\n  {name}: {json.dumps(sorted({action for rule in rules for action in rule.actions}))},"
+        for name, rules in ROLES.items()
+    )
+    return f"/** What each role allows. */\nexport const ROLES: Record<string, readonly string[]> = {{{lines}\n}};"
 
 
 if __name__ == "__main__":
