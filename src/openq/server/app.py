@@ -52,6 +52,7 @@ from .logs import LoopWatch, RequestLog, set_up_logging
 from .memory import MemoryReclaimer, limit_arenas
 from .reload import NotReloaded, ReloadReport, ThenReloaded, compare, merged
 from .router import HttpRouter
+from .systemd import Systemd
 from .tls import client_context, load_certificate, tls_context
 from .tracing import open_tracing
 
@@ -141,6 +142,7 @@ class Server:
         self._refresher: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._was_open = self.guard.is_open
+        self.systemd = Systemd({})  # set by `_serve`
         self._reading_users = False
         self.read_config: Callable[[], Config] | None = None  # reads the configuration again
         self._reloading = self._reload_again = False
@@ -433,7 +435,10 @@ class Server:
             if self._reload_again:
                 self._reload_again = False
                 self.reload_by_signal()
+            else:
+                self.systemd.reloaded()
 
+        self.systemd.reloading()
         if self._reloading:
             self._reload_again = True  # the file may have changed since it was read
         else:
@@ -567,6 +572,7 @@ async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> i
     One run of the loop: a signal between two runs would be lost.
     """
     stopping: asyncio.Future[str] = server.loop.create_future()
+    systemd = server.systemd = Systemd()
 
     def stop(number: signal.Signals) -> None:
         if not stopping.done():
@@ -585,7 +591,10 @@ async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> i
     announcer.ready(server)
     if options.ready is not None:
         options.ready(server)
-    announcer.stopping(await stopping)
+    systemd.ready(server.loop, f"serving at {server.url}")
+    reason = await stopping
+    systemd.stopping()
+    announcer.stopping(reason)
     return await server.drain()
 
 
