@@ -171,7 +171,8 @@ def _roles() -> str:
         f"\n  {name}: {json.dumps(sorted({action for rule in rules for action in rule.actions}))},"
         for name, rules in ROLES.items()
     )
-    return f"/** What each role allows. */\nexport const ROLES: Record<string, readonly string[]> = {{{lines}\n}};"
+    kind = "Record<string, readonly string[]>"
+    return f"/** What each role allows. */\nexport const ROLES: {kind} = {{{lines}\n}};"
 
 
 if __name__ == "__main__":

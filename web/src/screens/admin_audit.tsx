@@ -9,7 +9,7 @@ import { CopyLine } from "../components/code";
 import { SelectField, TextField } from "../components/field";
 import { DataTable, type Column } from "../components/table";
 import { useLoad } from "../load";
-import { query, setQuery } from "../router";
+import { query, setQuery, to } from "../router";
 
 const PAGE = 100;
 const OUTCOMES = [
@@ -60,7 +60,7 @@ export function AuditLog() {
   // Another filter begins at the newest record.
   const set = (changes: Record<string, string>) => setQuery({ ...changes, before: undefined });
   return (
-    <div class="stack">
+    <div class="stack audit">
       <Card label="Filter">
         <div class="form-grid filters">
           <ExactField label="User" value={user} onValue={(value) => set({ user: value })} />
@@ -126,6 +126,17 @@ function ExactField(props: { label: string; value: string; placeholder?: string;
   return <TextField label={props.label} placeholder={props.placeholder} value={text} onValue={setText} type="search" />;
 }
 
+/** A value that filters by itself. */
+function Only({ name, value }: { name: string; value: string }) {
+  if (!value) return <>–</>;
+  const asked = Object.fromEntries(query.value);
+  return (
+    <a class="nowrap" href={to(["admin", "audit"], { ...asked, [name]: value, before: undefined })} title={value}>
+      {value}
+    </a>
+  );
+}
+
 function outcomeTone(outcome: string): "good" | "warn" | "bad" | undefined {
   return outcome === "ok" ? "good" : outcome === "refused" ? "warn" : outcome === "failed" ? "bad" : undefined;
 }
@@ -133,9 +144,9 @@ function outcomeTone(outcome: string): "good" | "warn" | "bad" | undefined {
 const COLUMNS: Column<AuditView>[] = [
   { id: "number", title: "No.", num: true, cell: (row) => <span title={`hash ${row.hash}`}>{row.number}</span> },
   { id: "time", title: "Time", cell: (row) => <Time at={row.time} /> },
-  { id: "user", title: "User", cell: (row) => row.user || "–" },
-  { id: "action", title: "Action", name: true, cell: (row) => row.action },
-  { id: "target", title: "Target", cut: true, cell: (row) => row.target || "–" },
+  { id: "user", title: "User", cell: (row) => <Only name="user" value={row.user} /> },
+  { id: "action", title: "Action", cell: (row) => <Only name="action" value={row.action} /> },
+  { id: "target", title: "Target", cut: true, cell: (row) => <Only name="target" value={row.target} /> },
   { id: "outcome", title: "Outcome", cell: (row) => <Badge tone={outcomeTone(row.outcome)}>{row.outcome}</Badge> },
   { id: "peer", title: "From", cell: (row) => <span class="nowrap">{[row.protocol, row.peer].filter(Boolean).join(" ")}</span> },
   { id: "detail", title: "Detail", cut: true, cell: (row) => <Detail of={row.detail} /> },

@@ -51,7 +51,7 @@ function Health() {
                 {health.status === "ok" ? "● ok" : health.status === "degraded" ? "▲ degraded" : "✕ failed"}
               </Badge>
             </p>
-            {health.detail && health.detail !== "ok" && <p>{health.detail}</p>}
+            {health.status !== "ok" && health.detail && <p>{health.detail}</p>}
             {health.reasons.length > 0 && (
               <ul class="reasons">
                 {health.reasons.map((reason) => (
@@ -167,7 +167,7 @@ function openClear(entries: number, done: () => void): void {
 }
 
 const SEGMENTS: Column<SegmentView>[] = [
-  { id: "number", title: "Segment", num: true, sort: (row) => row.number, cell: (row) => row.number },
+  { id: "number", title: "Segment", name: true, sort: (row) => row.number, cell: (row) => row.number },
   { id: "state", title: "State", cell: (row) => (row.sealed ? <Badge>full</Badge> : <Badge tone="accent">written now</Badge>) },
   { id: "bytes", title: "Size", num: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
   { id: "first", title: "First record", sort: (row) => row.first, cell: (row) => (row.first ? <Time at={row.first} /> : "–") },

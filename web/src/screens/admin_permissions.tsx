@@ -57,6 +57,6 @@ const COLUMNS: Column<PermissionRow>[] = [
   },
   { id: "queues", title: "Queues", sort: (row) => row.queues, cell: (row) => (row.queues === "*" ? "all queues" : <span class="mono">{row.queues}</span>) },
   { id: "account", title: "Account", sort: (row) => row.account, cell: (row) => (row.account === "*" ? "all accounts" : row.account) },
-  ...QUEUE_ACTIONS.map((action): Column<PermissionRow> => ({ id: action, title: action, sort: (row) => row.verdicts[action], cell: (row) => <Mark verdict={row.verdicts[action]} /> })),
+  ...QUEUE_ACTIONS.map((action): Column<PermissionRow> => ({ id: action, title: action[0]!.toUpperCase() + action.slice(1), sort: (row) => row.verdicts[action], cell: (row) => <Mark verdict={row.verdicts[action]} /> })),
   { id: "from", title: "From", cut: true, cell: (row) => <span title={row.from.join("\n")}>{row.from.join("; ") || "no role, no rules"}</span> },
 ];
