@@ -30,5 +30,5 @@ export const SCREENS: Screen[] = [
   { path: "schedules", title: "Schedules", section: "Automation", keys: "g s", load: () => import("./schedules") },
   { path: "webhooks", title: "Webhooks", section: "Automation", keys: "g h", load: () => import("./webhooks") },
   { path: "pipeline", title: "Pipeline", section: "Server", keys: "g p", load: () => import("./pipeline") },
-  { path: "admin", title: "Administration", section: "Server", keys: "g a", adminOnly: true, load: () => import("./admin") },
+  { path: "admin", title: "Administration", section: "Server", keys: "g u", adminOnly: true, load: () => import("./admin") },
 ];
