@@ -98,9 +98,7 @@ def _parameters(operation: dict[str, Any]) -> str:
 
 
 def typescript(described: dict[str, Any]) -> str:
-    parts = [
-        "// Made by web/make_types.py from the server's OpenAPI document; not kept in git."
-    ]
+    parts = ["// Made by web/make_types.py from the server's OpenAPI document; not kept in git."]
     parts += [_interface(name, shape) for name, shape in sorted(described["components"]["schemas"].items())]
     types, table = [], []
     operations = (
