@@ -137,7 +137,7 @@ export function PropertiesView({ message }: { message: MessageView }) {
       {message.deaths && message.deaths.length > 0 && (
         <div>
           <h3>Dead-lettered</h3>
-          <ul class="stack tight">
+          <ul class="stack tight prose">
             {message.deaths.map((death, index) => (
               <li key={index}>
                 <Time at={death.time} /> from <a href={to(["queues", death.queue])}>{death.queue}</a> after {death.receive_count} deliveries: {death.reason}

@@ -35,7 +35,7 @@ export function attributesText(row: MessageView): string {
 /** The end of an id: the beginning is the same for all messages of a server. */
 export function shortId(id: string): string {
   const shown = oneLine(id, 60);
-  return shown.length > 14 ? `…${shown.slice(-12)}` : shown;
+  return shown.length > 14 ? `…${shown.slice(-10)}` : shown;
 }
 
 interface Wanted {

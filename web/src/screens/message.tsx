@@ -128,7 +128,7 @@ function StoryView({ story, reload }: { id: string; story: Story; reload: () => 
   const failure = [...steps].reverse().find((step) => step.traceback);
   return (
     <div class="stack">
-      {why && why.code !== "not_found" && <Notice>Why it is not delivered: {why.text}.</Notice>}
+      {why && why.code !== "not_found" && <Notice>{why.text.charAt(0).toUpperCase() + why.text.slice(1)}.</Notice>}
       {!message && <Notice>The message is no longer in a queue. Its body is in the history of {steps[0]?.queue ?? queue} while that is kept.</Notice>}
       <Card title="Timeline">
         <TimelineView steps={steps} />
