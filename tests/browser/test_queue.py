@@ -31,12 +31,12 @@ def test_a_message_is_sent_found_by_its_body_and_read(served: Served, page: Page
     page.get_by_role("searchbox", name="Search messages").fill("body.customer=42 type:order.refund")
     page.get_by_role("button", name="Search", exact=True).click()
     expect(page.get_by_text("Searched 21 of 21 messages, 1 found")).to_be_visible()
-    page.get_by_role("button", name=re.compile("Open message")).click()
+    page.get_by_role("row", name=re.compile("refund")).get_by_role("button").click()
 
     detail = page.get_by_role("region", name=re.compile("^Message "))
     expect(detail.get_by_text('"refund"')).to_be_visible()
     detail.get_by_role("tab", name="Timeline").click()
-    expect(detail.get_by_text("published")).to_be_visible()
+    expect(detail.get_by_text("published", exact=True)).to_be_visible()
     expect(page).to_have_url(re.compile(r"q=body.customer.*id="))
 
 
@@ -63,7 +63,7 @@ def test_selected_messages_are_moved_and_cancelled_with_a_way_back(served: Serve
     queue.publish_many(["one", "two", "three"])
     other = OpenQ("other", url=served.url)
     page.goto("/ui/queues/jobs/messages")
-    page.get_by_role("checkbox", name=re.compile("Select jobs/")).nth(1).check()
+    page.get_by_role("row", name=re.compile("two")).get_by_role("checkbox").check()
     page.get_by_role("button", name="Move…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text("1 message is affected.")).to_be_visible()
@@ -98,7 +98,7 @@ def test_settings_are_shown_as_a_difference_before_they_are_saved(served: Served
     dialog.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Saved.")).to_be_visible()
 
-    assert queue.settings().visibility_timeout == 120
+    assert queue.settings.visibility_ms == 120_000
 
 
 def test_a_queue_is_created_and_deleted(served: Served, page: Page) -> None:

@@ -56,7 +56,7 @@ export function messageColumns(wanted: Wanted): Column<Row>[] {
       title: "Id",
       width: "140px",
       cell: (row) => (
-        <button type="button" class="link mono" title={row.id} aria-label={`Open message ${row.id}`} onClick={() => wanted.open(row)}>
+        <button type="button" class="link mono" title={row.id} onClick={() => wanted.open(row)}>
           {shortId(row.id)}
         </button>
       ),
