@@ -116,6 +116,11 @@ function Steps({ steps }: { steps: TimelineStepView[] }) {
               {passed !== undefined && <> · after {duration(passed)}</>}
             </span>
             {step.detail && <span class="about">{step.detail}</span>}
+            {step.trace_id && (
+              <span class="about soft">
+                trace <code>{step.trace_id}</code>
+              </span>
+            )}
             {step.traceback && (
               <details class="about">
                 <summary>Traceback</summary>

@@ -1,18 +1,14 @@
 import { expect, it } from "vitest";
 
 import type { UserView } from "../api/schema";
-import { matchesPattern, verdict } from "./access";
+import { verdict } from "./access";
 
 const ACCOUNT = "000000000000";
 const user = (changes: Partial<UserView>): UserView => ({ name: "ann", account: ACCOUNT, role: "none", rules: [], disabled: false, root: false, has_password: true, created_at: "", ...changes });
 
-it("matches names by patterns, and nothing else in them", () => {
-  expect([matchesPattern("orders-*", "orders-eu"), matchesPattern("o?", "ok"), matchesPattern("a.c", "abc"), matchesPattern("*", "x")]).toEqual([true, true, false, true]);
-});
-
 it("lets a deny outweigh every allow", () => {
   const both = user({ role: "manager", rules: [{ effect: "deny", actions: ["send"], queues: "pay*" }] });
-  expect(verdict(both, "send", "payments", ACCOUNT)).toEqual({ may: false, because: "denied on pay*" });
+  expect(verdict(both, "send", "payments", ACCOUNT)).toEqual({ may: false, because: "deny send pay*" });
   expect(verdict(both, "send", "orders", ACCOUNT)).toEqual({ may: true, because: "role manager" });
 });
 
@@ -25,5 +21,5 @@ it("denies without a rule, to the disabled, and in other accounts", () => {
 
 it("reads rules for a region of an account, and for all", () => {
   const rules = [{ effect: "allow" as const, actions: ["receive"], queues: "q", account: "*" }];
-  expect(verdict(user({ account: "1", rules }), "receive", "q", `eu-west-1.${ACCOUNT}`)).toEqual({ may: true, because: "allowed on q" });
+  expect(verdict(user({ account: "1", rules }), "receive", "q", `eu-west-1.${ACCOUNT}`)).toEqual({ may: true, because: "allow receive q in *" });
 });

@@ -1,5 +1,6 @@
 /** What belongs to a queue: dead letters, consumers, permissions, schedules, webhooks. */
 import { openRedrive } from "../actions/redrive";
+import { QUEUE_ACTIONS } from "../admin/rules";
 import { call } from "../api/client";
 import type { ConsumerView, Lease, ScheduleView, UserView, WebhookView } from "../api/schema";
 import { Badge, Button, Card, Empty, LinkButton, Show, Time } from "../components/basics";
@@ -7,7 +8,7 @@ import { DataTable, type Column } from "../components/table";
 import { count, duration, oneLine, plural } from "../format";
 import { useLoad } from "../load";
 import { queues } from "../live";
-import { ACTIONS, verdict } from "../queue/access";
+import { verdict } from "../queue/access";
 import { to } from "../router";
 import { mayChange, session } from "../session";
 import type { TabProps } from "./queue";
@@ -134,7 +135,7 @@ export function QueueAccess({ queue }: TabProps) {
   const columns: Column<UserView>[] = [
     { id: "name", title: "User", name: true, sort: (row) => row.name, cell: (row) => row.name },
     { id: "role", title: "Role", sort: (row) => row.role, cell: (row) => row.role },
-    ...ACTIONS.map((action) => ({
+    ...QUEUE_ACTIONS.map((action) => ({
       id: action,
       title: action.charAt(0).toUpperCase() + action.slice(1),
       cell: (row: UserView) => {
