@@ -92,7 +92,7 @@ BUILTIN: tuple[Rule, ...] = (
         for_s=1 * _MINUTE,
         summary="{share:percent} of the deliveries of {queue} fail: {failed:count} of {delivered:count}",
         action="The failures have reasons: `openq dlq groups {dead_letter}`, and the log of the consumer.",
-        command="openq events --queue {queue} --event nacked --since 10m",
+        command="openq events {queue} --event nacked",
     ),
     _rule(
         "redelivery-storm",

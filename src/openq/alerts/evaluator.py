@@ -68,8 +68,10 @@ class Evaluator:
                 self._fire(alert, now_ms)
                 if alert not in changed:
                     changed.append(alert)
+        for alert in self.alerts.values():
+            if alert.rule == rule.name:
+                alert.omitted = omitted
         for subject, alert in known.items():
-            alert.omitted = omitted
             if subject not in found and is_known and self._clear(alert, rule, now_ms):
                 changed.append(alert)
         return changed

@@ -77,11 +77,9 @@ class AlertService:
         self.has_peers = context.broker.cluster is not None
         self.server = ""
         self._config = AlertConfig()
-        self._rules: dict[str, Rule] = {}
         self._compiled: list[CompiledRule] = []
         self._stored_rules: dict[str, dict[str, Any]] | None = None
         self._silences: list[Silence] = []
-        self._lock = threading.Lock()  # of what other threads see
         self._wake = threading.Event()
         self._is_stopping = False
         self._is_changed = True  # rules have to be compiled
@@ -247,14 +245,19 @@ class AlertService:
         self._notifier.configure(self._config)
         self._compile()
 
-    def _compile(self) -> None:
+    def _merged(self, stored: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
+        """Built-in rules, changed by the configuration, changed over REST."""
         rules = rules_of(self._config)
-        for name, fields in (self._stored_rules or {}).items():
+        for name, fields in stored.items():
             try:
                 base = rules.get(name)
                 rules[name] = changed(base, name, read_rule(name, fields, f"rule {name}", base))
             except InvalidSetting as error:
                 log.warning("alerts: %s", error)  # of another version
+        return rules
+
+    def _compile(self) -> None:
+        rules = self._merged(self._stored_rules or {})
         compiled = [CompiledRule(rule) for rule in rules.values() if rule.enabled]
         windows: dict[str, float] = {}
         for each in compiled:
@@ -263,8 +266,7 @@ class AlertService:
         self._sources.want(frozenset().union(*(each.signals for each in compiled)), windows)
         for track in self._sources.queues.tracks.values():
             track.settled = False
-        with self._lock:
-            self._rules, self._compiled = rules, compiled
+        self._compiled = compiled
 
     def _read_shared(self, now_ms: int) -> None:
         """What servers share: rules, silences, who evaluates, and the states of an earlier process."""
@@ -502,24 +504,17 @@ class AlertService:
 
     # -- what others ask for; from any thread -----------------------------------------------------
 
-    def rules(self) -> dict[str, Rule]:
-        with self._lock:
-            if self._rules:
-                return dict(self._rules)
-        return rules_of(self._config)
+    def rules(self) -> dict[str, tuple[Rule, str]]:
+        """The rules in force, each with its origin: builtin, config or api."""
+        stored = self.store.rules() if self._sources.health.ok else self._stored_rules or {}
+        origins = dict.fromkeys(self._config.rules, "config") | dict.fromkeys(stored, "api")
+        return {name: (rule, origins.get(name, "builtin")) for name, rule in self._merged(stored).items()}
 
-    def rule(self, name: str) -> Rule:
+    def rule(self, name: str) -> tuple[Rule, str]:
         found = self.rules().get(name)
         if found is None:
             raise RuleNotFound(name)
         return found
-
-    def origin_of(self, name: str) -> str:
-        if name in (self._stored_rules or {}):
-            return "api"
-        if name in self._config.rules:
-            return "config"
-        return "builtin"
 
     def put_rule(self, name: str, fields: Mapping[str, Any]) -> Rule:
         """Change a rule, or add one. `fields` are those of `tables.RULE_KEYS`. Raises InvalidSetting."""
@@ -586,7 +581,7 @@ class AlertService:
 
     def sample(self, name: str) -> Alert:
         """An alert that is not one, to try the destinations."""
-        rule = self.rule(name)
+        rule, _ = self.rule(name)
         now_ms = self.context.now_ms()
         names = {"server": self.server, "queue": "orders", "dead_letter": "orders-dead", "cursor": "reader"}
         names |= {"webhook": "shop", "schedule": "report", "worker": "worker-1", "largest_queue": "orders"}

@@ -86,7 +86,7 @@ def _item(service: AlertService, alert: Alert) -> AlertItem:
     )
 
 
-def _rule_view(service: AlertService, rule: Rule, alerts: list[Alert]) -> AlertRuleView:
+def _rule_view(rule: Rule, origin: str, alerts: list[Alert]) -> AlertRuleView:
     states = [alert.state for alert in alerts if alert.rule == rule.name]
     return AlertRuleView(
         name=rule.name,
@@ -103,7 +103,7 @@ def _rule_view(service: AlertService, rule: Rule, alerts: list[Alert]) -> AlertR
         figures=dict(rule.figures),
         help=rule.help,
         runbook=rule.runbook,
-        origin=service.origin_of(rule.name),  # type: ignore[arg-type]
+        origin=origin,  # type: ignore[arg-type]
         firing=states.count("firing"),
         pending=states.count("pending"),
     )
@@ -264,8 +264,8 @@ def list_alert_rules(call: RestCall) -> None:
 
     def work() -> RuleList:
         alerts = service.alerts()
-        rules = sorted(service.rules().values(), key=lambda rule: (not rule.is_builtin, rule.name))
-        return RuleList(rules=[_rule_view(service, rule, alerts) for rule in rules])
+        rules = sorted(service.rules().values(), key=lambda pair: (not pair[0].is_builtin, pair[0].name))
+        return RuleList(rules=[_rule_view(rule, origin, alerts) for rule, origin in rules])
 
     call.answer_with(work)
 
@@ -280,7 +280,7 @@ def list_alert_rules(call: RestCall) -> None:
 )
 def show_alert_rule(call: RestCall) -> None:
     service = _service(call)
-    call.answer_with(lambda: _rule_view(service, service.rule(call.args[0]), service.alerts()))
+    call.answer_with(lambda: _rule_view(*service.rule(call.args[0]), service.alerts()))
 
 
 @route(
@@ -298,7 +298,7 @@ def put_alert_rule(call: RestCall) -> None:
     fields = call.body.given()
 
     def work() -> AlertRuleView:
-        return _rule_view(service, service.put_rule(call.args[0], fields), [])
+        return _rule_view(service.put_rule(call.args[0], fields), "api", [])
 
     call.change(work)
 
