@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run web web-beside web-if-node chromium-if-root sample test test-ui test-pythons check check-pure format bench crash fuzz soak clean
+.PHONY: help setup run web web-beside web-if-node chromium-if-root sample test test-ui test-pythons check check-pure format bench crash fuzz soak gameday clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ fuzz: $(STAMP) ## hostile requests, frames and dialogues by chance (MINUTES=10 S
 
 soak: $(STAMP) ## load by each protocol, then a minute of rest: memory is where it was (MINUTES=10)
 	$(RUN) -m tests.soak $(if $(MINUTES),--minutes $(MINUTES))
+
+gameday: $(STAMP) ## real faults and the default alert rules: each is told within 15 s, once, and is over by itself
+	$(RUN) -m pytest -q -s tests/alerts/gameday.py
 
 clean: ## remove .venv and everything built
 	rm -rf src/openq/ui/static $(WEB_MARKER) web/node_modules web/build.log
