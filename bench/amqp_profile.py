@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import cProfile
 import gc
+import json
 import pstats
 import re
 import shutil
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from openq.config import load
@@ -205,13 +206,13 @@ class InnerStream(InnerLink):
 
 
 class Bench:
-    def __init__(self, durable: bool, varied: bool) -> None:
+    def __init__(self, durable: bool, varied: bool, flags: Mapping[str, object] | None = None) -> None:
         self.bursts = bursts(QUEUE, 100, varied=varied)
         self._folder = tempfile.TemporaryDirectory(prefix="openq-profile-")
         data = self._folder.name if durable else None
         self.port = free_port()
         store = {"memory": True} if data is None else {"data": data}
-        config = load({**store, "port": 0, "amqp_port": self.port})
+        config = load({**store, "port": 0, "amqp_port": self.port, **(flags or {})})
         self.loop = new_loop()
         self._bell = LoopSignal(self.loop)
         self.broker = LocalBroker(data)
@@ -376,6 +377,7 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=0, metavar="N")
     parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--flags", type=json.loads, default={}, help="keys of the server, as JSON")
     options = parser.parse_args()
     for name in options.work or WORKS:
         if name not in WORKS:
@@ -389,7 +391,7 @@ def main() -> int:
 
 def _measure(name: str, options: argparse.Namespace) -> None:
     count = options.count
-    bench = Bench(options.durable, options.varied)
+    bench = Bench(options.durable, options.varied, options.flags)
     try:
         if options.once:
             WORKS[name](bench, count)()

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import IO
 
 from openq.local.broker import LocalBroker
 from openq.metrics import pieces
@@ -44,14 +45,16 @@ START = "import sys; from openq.cli.main import main; sys.exit(main(sys.argv[1:]
 
 
 class Server:
-    def __init__(self, folder: str, is_on: bool) -> None:
+    def __init__(
+        self, folder: str, is_on: bool = True, more: Sequence[str] = (), log: IO[bytes] | None = None
+    ) -> None:
         self.port, self.amqp_port = free_port(), free_port()
-        flags = ["--port", str(self.port), "--amqp-port", str(self.amqp_port), "--data", folder]
+        flags = ["--port", str(self.port), "--amqp-port", str(self.amqp_port), "--data", folder, *more]
         code = START if is_on else SWITCHED_OFF + START
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, "serve", *flags],
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL if log is None else log,
         )
         until(self._is_up, ignoring=(ConnectionClosed,))
 

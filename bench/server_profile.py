@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import cProfile
 import gc
+import json
 import pstats
 import re
 import shutil
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -65,10 +66,10 @@ class FakeTransport(asyncio.Transport):
 
 
 class ServerProfile:
-    def __init__(self, durable: bool) -> None:
+    def __init__(self, durable: bool, flags: Mapping[str, object] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="openq-profile-")
         data = self._folder.name if durable else None
-        config = load({"memory": True} if data is None else {"data": data})
+        config = load({**({"memory": True} if data is None else {"data": data}), **(flags or {})})
         self.loop = new_loop()
         self.broker = LocalBroker(data)
         self.server = Server(config, self.broker, self.loop)
@@ -115,6 +116,8 @@ class ServerProfile:
     def close(self) -> None:
         self.server.context.close()
         self.broker.close()
+        if self.server.tracing is not None:
+            self.server.tracing.close()
         self._folder.cleanup()
 
 
@@ -159,6 +162,7 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=0, metavar="N")
     parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--flags", type=json.loads, default={}, help="keys of the server, as JSON")
     options = parser.parse_args()
     for name in options.work or WORKS:
         if name not in WORKS:
@@ -166,14 +170,15 @@ def main() -> int:
         if options.instructions:
             _count_instructions(name, options.durable)
         else:
-            _measure(name, options.durable, options.count, options.top, once=options.once)
+            _measure(name, options)
     return 0
 
 
-def _measure(name: str, durable: bool, count: int, top: int, once: bool) -> None:
-    bench = ServerProfile(durable)
+def _measure(name: str, options: argparse.Namespace) -> None:
+    count, top = options.count, options.top
+    bench = ServerProfile(options.durable, options.flags)
     try:
-        if once:
+        if options.once:
             bench.run(WORKS[name](bench, count))
             return
         costs_us = []
