@@ -33,6 +33,7 @@ from . import exchanges as exchanges
 from . import history as history
 from . import history_tables as history_tables
 from . import key_values as key_values
+from . import live as live
 from . import messages as messages
 from . import publishing as publishing
 from . import queues as queues

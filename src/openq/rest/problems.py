@@ -70,6 +70,7 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     "too_many_failed_logins": (429, "Too many failed logins", "Wait for the time in Retry-After."),
     "too_many_tasks": (429, "Too many long operations at once", "Wait until one is done, or cancel one."),
     "too_many_tickets": (429, "Too many open tickets", "Use or drop tickets; they expire by themselves."),
+    "too_many_streams": (429, "Too many streams at once", "Close pages that are left open, then try again."),
     "too_many_searches": (429, "Too many searches at once", "Try again later."),
     "too_many_commits": (429, "Too many commits at once", "Try again later."),
     "too_many_jobs": (409, "Too many jobs", "Use one job name for many batches, and number them."),

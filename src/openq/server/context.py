@@ -40,6 +40,7 @@ from .traffic import Traffic
 if TYPE_CHECKING:
     from .connections import Connections
     from .event_hub import EventHub
+    from .live_feed import LiveFeed
 
 log = logging.getLogger("openq.server")
 
@@ -155,6 +156,7 @@ class ServerContext:
         self.audit = AuditLog(broker.audit, broker.now_ms)
         self.long_polls: set[LongPoll] = set()  # ended when the server stops
         self._event_hub: EventHub | None = None
+        self._live_feed: LiveFeed | None = None
         self.consumer_events = ConsumerEvents(self)
         self.event_bridge = EventBridge(self)
         self.fleet = Fleet(self)
@@ -176,6 +178,15 @@ class ServerContext:
 
             self._event_hub = EventHub(self, self.broker.events)
         return self._event_hub
+
+    @property
+    def live_feed(self) -> LiveFeed:
+        """Made for the first page that shows counts."""
+        if self._live_feed is None:
+            from .live_feed import LiveFeed  # it imports this module
+
+            self._live_feed = LiveFeed(self)
+        return self._live_feed
 
     @property
     def event_hub_or_none(self) -> EventHub | None:
@@ -254,6 +265,8 @@ class ServerContext:
         self.tasks.cancel_all()
         if self._event_hub is not None:
             self._event_hub.close()
+        if self._live_feed is not None:
+            self._live_feed.end()
         self._commits.clear()
         for threads in (self._threads, self._auth_threads, self._scan_threads, self._commit_threads):
             threads.shutdown(wait=False, cancel_futures=True)

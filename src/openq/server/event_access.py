@@ -20,7 +20,17 @@ _SQS_ACTION = "ReceiveMessage"
 class EventAccess:
     """The events of queues that the caller may peek. Decisions are kept for a second."""
 
-    __slots__ = ("_account", "_context", "_decisions", "_login", "_principal", "_queue", "is_tls", "peer")
+    __slots__ = (
+        "_account",
+        "_context",
+        "_decisions",
+        "_login",
+        "_principal",
+        "_queue",
+        "_sqs_action",
+        "is_tls",
+        "peer",
+    )
 
     def __init__(
         self,
@@ -30,14 +40,16 @@ class EventAccess:
         is_tls: bool,
         account: str | None,
         queue: str | None,
+        sqs_action: str = _SQS_ACTION,
     ) -> None:
         """`account`: only its queues; None: those of all accounts. `queue`: the stream is about it alone, and
-        ends when the caller may not peek it any more."""
+        ends when the caller may not peek it any more. `sqs_action`: what the policy of a queue must allow."""
         self._context = context
         self._login = login
         self._principal = login.principal
         self._account = account
         self._queue = queue
+        self._sqs_action = sqs_action
         self._decisions: dict[str, bool] = {}
         self.peer = peer
         self.is_tls = is_tls
@@ -56,15 +68,16 @@ class EventAccess:
         """Equal for callers who may see the same."""
         login = self._login
         token = None if login.token is None else login.token.hash
-        return login.principal, token, login.is_guest, self._account, self._queue, self.peer, self.is_tls
+        caller = login.principal, token, login.session, login.is_guest
+        return *caller, self._account, self._queue, self.peer, self.is_tls
 
     def may_see(self, event: Event) -> bool:
-        if self._may(event.queue):
+        if self.may(event.queue):
             return True
         to = event.detail.get("to")
-        return to is not None and self._may(to)
+        return to is not None and self.may(to)
 
-    def _may(self, queue_key: str) -> bool:
+    def may(self, queue_key: str) -> bool:
         known = self._decisions.get(queue_key)
         if known is None:
             known = self._decisions[queue_key] = self._decide(queue_key)
@@ -84,7 +97,7 @@ class EventAccess:
         region = split_namespace(account)[0] or self._context.config.region
         keys = connection_condition_keys(self.is_tls, self.peer, principal, region, self._context.now_ms())
         return guard.may(
-            principal, _ACTION, account, name, policy=policy, sqs_action=_SQS_ACTION, condition_keys=keys
+            principal, _ACTION, account, name, policy=policy, sqs_action=self._sqs_action, condition_keys=keys
         )
 
     def refresh(self, is_changed: bool, now_ms: int) -> bool:
@@ -97,7 +110,7 @@ class EventAccess:
             self._principal = current
         if self._queue is None:
             return True
-        return self._may(self._queue)
+        return self.may(self._queue)
 
 
 def queue_patterns(account: str, is_one_account: bool, names: tuple[str, ...]) -> tuple[str, ...]:
