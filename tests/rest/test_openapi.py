@@ -120,16 +120,18 @@ def test_generated_requests_get_answers_as_described(fuzzed: Served, operation: 
             case.body.pop("wait", None)  # what is right to wait for takes its time
         if case.query:
             case.query.pop("wait", None)
-        if operation.path.endswith("/events"):
+        is_stream = operation.path.endswith(("/events", "/live"))
+        if is_stream:
             case.query["follow"] = "0"  # a stream that ends by itself
         if case.media_type not in (ROWS, RAW):
             case.media_type = "application/json" if case.media_type else None
         answer = case.call(base_url=fuzzed.url, timeout=30)
 
         assert answer.status_code < 500, answer.content
-        case.validate_response(
-            answer,
-            checks=(status_code_conformance, content_type_conformance, response_schema_conformance),
-        )
+        # A stream is text in OpenAPI 3.1; its events are checked where they are read.
+        checks = [status_code_conformance, content_type_conformance]
+        if not is_stream:
+            checks.append(response_schema_conformance)
+        case.validate_response(answer, checks=checks)
 
     check()

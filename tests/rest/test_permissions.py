@@ -88,6 +88,7 @@ BODIES: dict[str, Any] = {
     "POST queues/{queue}/redrive": {"dry_run": True},
     "POST queues/{queue}/discard": {"dry_run": True},
     "POST queues/{queue}/replay": {"since": 0, "dry_run": True},
+    "POST queues/{queue}/replay/preview": {"since": 0},
     "PUT exchanges/{exchange}": {"kind": "fanout"},
     "POST exchanges/{exchange}/publish": {"payload": "x"},
     "POST bindings": {"source": QUEUE, "destination": QUEUE},

@@ -78,6 +78,7 @@ class History(Protocol):
         since_id: str | None,
         now_ms: int,
         include_purged: bool = False,
+        until_ms: int | None = None,
     ) -> Iterator[Draft]:
         """The messages published to the queue from a point on, oldest first, each once.
 
@@ -110,6 +111,7 @@ class MemoryHistory:
         since_id: str | None,
         now_ms: int,
         include_purged: bool = False,
+        until_ms: int | None = None,
     ) -> Iterator[Draft]:
         records = list(self._records)
         purged = PurgedMessages()
@@ -119,7 +121,7 @@ class MemoryHistory:
                     purged.add(PURGE, record[2] == queue.number, record[3])
                 for number, seq in touched_messages(record):
                     purged.add(record[0], number == queue.number, seq)
-        return _published(engine, queue, lambda: records, since_ms, since_id, now_ms, purged.seqs)
+        return _published(engine, queue, lambda: records, since_ms, since_id, now_ms, purged.seqs, until_ms)
 
     def past(self, number: int, range_: HistoryRange) -> list[PastMessage]:
         found: list[PastMessage] = []
@@ -193,13 +195,14 @@ class FileHistory:
         since_id: str | None,
         now_ms: int,
         include_purged: bool = False,
+        until_ms: int | None = None,
     ) -> Iterator[Draft]:
         purged = set() if include_purged else self._purged(queue.number, since_ms or 0)
 
         def records() -> Iterator[Record]:
             return (record for _, record in self._records(since_ms or 0))
 
-        return _published(engine, queue, records, since_ms, since_id, now_ms, purged)
+        return _published(engine, queue, records, since_ms, since_id, now_ms, purged, until_ms)
 
     def _purged(self, number: int, since_ms: int) -> set[int]:
         """Messages that a purge of the queue removed, from the indexes alone."""
@@ -325,6 +328,7 @@ def _published(
     since_id: str | None,
     now_ms: int,
     purged: set[int],
+    until_ms: int | None,
 ) -> Iterator[Draft]:
     def past() -> Iterator[PastMessage]:
         for record in records():
@@ -333,7 +337,8 @@ def _published(
 
     oldest_ms = max(since_ms or 0, now_ms - queue.settings.history_ms)
     left_out = purged_messages(past(), engine.id_prefix, purged.__contains__) if purged else None
-    return kept_drafts(past(), queue.name, queue.settings, engine.id_prefix, oldest_ms, since_id, left_out)
+    prefix, settings = engine.id_prefix, queue.settings
+    return kept_drafts(past(), queue.name, settings, prefix, oldest_ms, since_id, left_out, until_ms)
 
 
 def purged_messages(
@@ -360,6 +365,7 @@ def kept_drafts(
     oldest_ms: int,
     since_id: str | None,
     left_out: Callable[[PastMessage], bool] | None = None,
+    until_ms: int | None = None,
 ) -> Iterator[Draft]:
     """The past messages of a queue that can be published again, oldest first, each once."""
     if not settings.history_ms:
@@ -372,6 +378,8 @@ def kept_drafts(
         begun = begun or message_id == since_id or 0 < from_seq <= message.seq
         if left_out is not None and left_out(message):
             continue
+        if until_ms is not None and message.time_ms >= until_ms:
+            continue  # records are only about in the order of time
         if begun and message.time_ms >= oldest_ms and message_id not in seen:
             seen.add(message_id)
             yield _draft(message_id, message)

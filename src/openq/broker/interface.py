@@ -379,6 +379,8 @@ class Inspect(LibraryInspect, Protocol):
     ) -> SearchResult: ...
     def matching(self, queue: str, filter: Filter) -> Iterator[list[Entry]]: ...
     def past(self, queue: str, span: HistoryRange) -> list[PastMessage]: ...
+    def trace(self, message_id: str, queues: Sequence[str], budget_s: float) -> list[TimelineStep]:
+        """The timeline of a message that was in one of these queues, however it left it."""
 
 
 class LibraryAdmin(Protocol):
@@ -430,6 +432,7 @@ class Admin(LibraryAdmin, Protocol):
         progress: Callable[[int], bool] | None = None,
         dry_run: bool = False,
         include_purged: bool = False,
+        until_ms: int | None = None,
     ) -> int: ...
 
 

@@ -16,7 +16,7 @@ from ..broker.interface import Filter, SearchResult, TimelineStep
 from ..broker.scan_position import SECTIONS, ScannedEntry, ScanPosition, entries_after
 from ..engine import admin
 from ..engine.why import Why
-from ..errors import MessageNotFoundError
+from ..errors import MessageNotFoundError, QueueNotFound
 from ..model import Delivery, Entry, QueueSettings
 from .core import BrokerCore
 
@@ -141,6 +141,15 @@ class Inspector:
             found = self._core.queue(queue)
         self._core.flush()
         return self._core.history.timeline(self._engine, found, message_id)
+
+    def trace(self, message_id: str, queues: Sequence[str], budget_s: float) -> list[TimelineStep]:
+        # The journal is one for all queues: the first one that exists will do.
+        for name in queues:
+            try:
+                return self.timeline(name, message_id)
+            except QueueNotFound:
+                continue
+        return []
 
     def lease(self, queue: str, seq: int) -> Delivery | None:
         """The live delivery of a sequence."""

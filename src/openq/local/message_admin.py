@@ -105,8 +105,11 @@ class MessageAdmin:
         progress: Callable[[int], bool] | None = None,
         dry_run: bool = False,
         include_purged: bool = False,
+        until_ms: int | None = None,
     ) -> int:
         """Publish again the messages that were published to `queue` from a point on and are no longer in it.
+
+        Those that were published at `until_ms` or later are left out.
 
         A purge is final: messages that it removed are left out, unless `include_purged` is set. Messages that
         are still waiting or in flight are not duplicated. Ids stay, so a replay can be repeated. `progress`
@@ -119,7 +122,9 @@ class MessageAdmin:
             now_ms = self._core.now_ms()
         self._core.sync()
         act = self._count_missing if dry_run else self._replay_batch
-        past = self._core.history.published(self._engine, source, since_ms, since_id, now_ms, include_purged)
+        past = self._core.history.published(
+            self._engine, source, since_ms, since_id, now_ms, include_purged, until_ms
+        )
         chosen = bulk.chosen_drafts(past, self._engine.id_of, filter)
         count = bulk.replay(chosen, partial(act, target), rate, progress, dry_run=dry_run)
         self._core.sync()

@@ -135,12 +135,13 @@ class MessageAdmin:
         progress: Callable[[int], bool] | None = None,
         dry_run: bool = False,
         include_purged: bool = False,
+        until_ms: int | None = None,
     ) -> int:
         bulk.check_rate(rate)
         source = self._view(queue)
         target = source if to is None else self._view(to)
         act = self._count_missing if dry_run else self._publisher.replay
-        past = list(self._event_log.published(source, since_ms, since_id, include_purged))
+        past = list(self._event_log.published(source, since_ms, since_id, include_purged, until_ms))
         chosen = bulk.chosen_drafts(past, self._store.message_id, filter)
         count = bulk.replay(chosen, partial(act, target), rate, progress, dry_run=dry_run)
         self._store.sync()

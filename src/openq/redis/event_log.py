@@ -59,7 +59,12 @@ class EventLog:
         return found
 
     def published(
-        self, view: CachedQueue, since_ms: int | None, since_id: str | None, include_purged: bool = False
+        self,
+        view: CachedQueue,
+        since_ms: int | None,
+        since_id: str | None,
+        include_purged: bool = False,
+        until_ms: int | None = None,
     ) -> Iterator[Draft]:
         store = self._store
         oldest_ms = max(since_ms or 0, store.now_ms() - view.settings.history_ms)
@@ -68,8 +73,8 @@ class EventLog:
         if purges:
             past = self.messages(view)
             left_out = purged_messages(past, store.registry.id_prefix, lambda seq: _is_purged(seq, purges))
-        past, settings = self.messages(view), view.settings
-        return kept_drafts(past, view.name, settings, store.registry.id_prefix, oldest_ms, since_id, left_out)
+        past, settings, prefix = self.messages(view), view.settings, store.registry.id_prefix
+        return kept_drafts(past, view.name, settings, prefix, oldest_ms, since_id, left_out, until_ms)
 
     def _purges(self, view: CachedQueue) -> list[_Purge]:
         """The purges of a queue, each with the messages that it spared: settled before, or in flight if the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -15,7 +16,7 @@ from ..broker.scan_position import ScanPosition, entries_after
 from ..engine.admin import STATES, check_state
 from ..engine.limits import limited_concurrency, limited_rate
 from ..engine.why import QueuePosition, Why, why_paused, why_unavailable, why_waiting
-from ..errors import MessageNotFoundError
+from ..errors import MessageNotFoundError, QueueNotFound
 from ..model import Delivery, Entry, QueueSettings
 from .event_log import EventLog
 from .queues import QueueAdmin
@@ -220,6 +221,17 @@ class Inspector:
 
     def timeline(self, queue: str, message_id: str) -> list[TimelineStep]:
         return self._event_log.timeline(self._view(queue), message_id)
+
+    def trace(self, message_id: str, queues: Sequence[str], budget_s: float) -> list[TimelineStep]:
+        deadline = time.monotonic() + budget_s
+        for name in queues:
+            try:
+                steps = self.timeline(name, message_id)
+            except QueueNotFound:
+                continue
+            if steps or time.monotonic() > deadline:
+                return steps
+        return []
 
     def past(self, queue: str, span: HistoryRange) -> list[PastMessage]:
         return self._event_log.past(self._view(queue), span)

@@ -308,7 +308,7 @@ def replay(call: RestCall) -> None:
         raise InvalidSetting("give either since or since_id, not both")
     if body.since is None and body.since_id is None and body.filter is None:
         raise Problem("invalid", "replay needs a point (since or since_id) or a filter")
-    if body.filter is not None and _looks_at_deliveries(body.filter):
+    if body.filter is not None and looks_at_deliveries(body.filter):
         raise InvalidSetting("past messages have no ages and no deliveries: use since")
     check_rate(body.rate)
     to = None
@@ -317,6 +317,7 @@ def replay(call: RestCall) -> None:
         to = call.qualified(body.to)
         broker.settings(to)
     since_ms = None if body.since is None else moment_ms(body.since, "since")
+    until_ms = None if body.until is None else moment_ms(body.until, "until")
     filter = None if body.filter is None else make_filter(body.filter, call)
 
     def work(progress: Any, dry_run: bool) -> int:
@@ -330,18 +331,21 @@ def replay(call: RestCall) -> None:
             progress=progress,
             dry_run=dry_run,
             include_purged=body.include_purged,
+            until_ms=until_ms,
         )
 
     if body.dry_run:
         call.seek(lambda: _dry_run_view(call, "replay", work(None, True)))
         return
     details = {"to": body.to, "since": body.since, "since_id": body.since_id, "rate": body.rate}
+    if body.until is not None:
+        details["until"] = body.until
     task = call.context.tasks.start(
         "replay", call.account, call.args[0], lambda task: work(task.progress, False), details=details
     )
     _answer_task(call, task)
 
 
-def _looks_at_deliveries(filter: MessageFilter) -> bool:
+def looks_at_deliveries(filter: MessageFilter) -> bool:
     limits = (filter.min_age, filter.max_age, filter.min_receives, filter.max_receives)
     return any(limit is not None for limit in limits)

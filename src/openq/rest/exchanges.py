@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, field
 
 from ..documents.drafts import make_draft
+from ..documents.values import read_attributes
 from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting
 from .call import RestCall
@@ -25,6 +28,7 @@ from .message_schemas import (
 )
 from .problems import Problem
 from .routes import route
+from .schemas import ReplyBody, RequestBody
 from .views import attributes_of
 
 _MAX_ARGUMENT_DEPTH = 16
@@ -141,6 +145,43 @@ def publish_to_exchange(call: RestCall) -> None:
     draft = make_draft(call.body, call.sent)
     message_id, queues = call.broker.exchanges.route(name, call.body.routing_key, draft)
     call.after_commit(Routed(id=message_id, queues=[call.short_name(queue) for queue in queues]), 201)
+
+
+class RouteTest(RequestBody, kw_only=True):
+    """A message as far as routes depend on it: its key, and its attributes for `headers` exchanges."""
+
+    routing_key: Annotated[str, Meta(max_length=255)] = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class RouteResult(ReplyBody, kw_only=True):
+    queues: list[str]  # that the caller may see, nearest first
+    others: int  # further queues
+    missing: list[str]  # bound, but deleted since
+
+
+@route(
+    "POST",
+    "exchanges/{exchange}/route",
+    permission="peek",
+    summary="Where a message would go; nothing is published",
+    request=RouteTest,
+    reply=RouteResult,
+)
+def test_route(call: RestCall) -> None:
+    broker, body = call.broker, call.body
+    name = call.qualified(call.args[0], "exchange")
+    attributes = read_attributes(body.attributes, call.sent.is_json)
+    names = broker.exchanges.router.route(name, body.routing_key, attributes)
+    known = [each for each in names if broker.find_queue(each) is not None]
+    shown = [each for each in known if call.may_peek(each)]
+    call.answer(
+        RouteResult(
+            queues=[call.short_name(each) for each in shown],
+            others=len(known) - len(shown),
+            missing=[call.short_name(each) for each in names if each not in known],
+        )
+    )
 
 
 # -- bindings -----------------------------------------------------------------------------------

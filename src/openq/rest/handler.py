@@ -27,9 +27,11 @@ from . import alerts as alerts
 from . import audit as audit
 from . import backups as backups
 from . import connections as connections
+from . import dead_letter_groups as dead_letter_groups
 from . import dead_letters as dead_letters
 from . import events as events
 from . import exchanges as exchanges
+from . import find_message as find_message
 from . import history as history
 from . import history_tables as history_tables
 from . import key_values as key_values
@@ -38,6 +40,7 @@ from . import messages as messages
 from . import publishing as publishing
 from . import queues as queues
 from . import receiving as receiving
+from . import replay_preview as replay_preview
 from . import schedules as schedules
 from . import series as series
 from . import server_info as server_info

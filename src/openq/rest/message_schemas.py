@@ -233,6 +233,7 @@ class Replay(RequestBody, kw_only=True):
 
     since: Moment | float | None = None
     since_id: str | None = None
+    until: Moment | float | None = None  # messages of this time and later are left out
     filter: MessageFilter | None = None
     to: Name | None = None
     rate: Annotated[float, Meta(gt=0)] | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from ..broker.interface import Filter
+from ..broker.interface import Filter, TimelineStep
 from ..documents.drafts import read_payload
 from ..documents.values import iso, moment_ms, read_attributes, span_ms
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError
@@ -15,6 +15,7 @@ from ..model import (
     Draft,
     Entry,
 )
+from ..names import split_name
 from ..server import long_polls
 from ..trace_context import trace_id_of
 from .call import RestCall
@@ -183,20 +184,21 @@ def show_timeline(call: RestCall) -> None:
         steps = broker.inspect.timeline(queue, message_id)
         return Timeline(
             id=message_id,
-            steps=[
-                TimelineStepView(
-                    time=iso(step.time_ms),
-                    what=step.what,
-                    queue=call.short_name(step.queue),
-                    detail=step.detail,
-                    traceback=step.traceback or UNSET,
-                    trace_id=step.trace_id or UNSET,
-                )
-                for step in steps
-            ],
+            steps=[step_view(step) for step in steps],
         )
 
     call.seek(work)
+
+
+def step_view(step: TimelineStep) -> TimelineStepView:
+    return TimelineStepView(
+        time=iso(step.time_ms),
+        what=step.what,
+        queue=split_name(step.queue)[1],
+        detail=step.detail,
+        traceback=step.traceback or UNSET,
+        trace_id=step.trace_id or UNSET,
+    )
 
 
 @route(
