@@ -119,7 +119,7 @@ def test_attributes_are_text_or_json() -> None:
 
 
 def test_a_filter_holds_only_what_was_given() -> None:
-    nothing = dict.fromkeys(("text", "type", "reason", "ids", "attribute", "where"))
+    nothing = dict.fromkeys(("text", "type", "reason", "reason_group", "ids", "attribute", "where"))
 
     assert filter_of(Namespace(**nothing)) is None
     given_ones = Namespace(**{**nothing, "type": "order", "where": [("a.b", "12"), ("c", "tea")]})
