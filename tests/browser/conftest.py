@@ -27,8 +27,9 @@ def find_browser() -> str | None:
     return os.environ.get("OPENQ_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Of one file: as long as Playwright runs, no other test of this process can run an event loop."""
     path = find_browser()
     if path is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")

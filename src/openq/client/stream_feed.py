@@ -517,9 +517,8 @@ class StreamFeed:
         if self._socket is None or self._is_closed:
             return
         self.sync()
-        self._waits.finish(self)
-        with self._condition:
-            left = [(each.entry.seq, each.number) for each in self._take_buffer()]
+        # `finish` hands over what was not taken, unless another thread has closed the queue object meanwhile.
+        left = [(each.entry.seq, each.number) for each in self._waits.finish(self)]
         try:
             if left:
                 self.settle("release", left, {})
