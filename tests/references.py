@@ -1,4 +1,4 @@
-"""docs/SETTINGS.md, METRICS.md and ERRORS.md, made from the code by `python -m tests.references`."""
+"""SETTINGS.md, METRICS.md, ERRORS.md and ALERT_RULES.md in docs/, made by `python -m tests.references`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from openq import errors
+from openq.alert_rules.builtin import BUILTIN
+from openq.alert_rules.expression import UNITS
+from openq.alert_rules.rule import FORMATS, Rule
+from openq.alert_rules.signals import SINGLE_SIGNALS, SUBJECT_SIGNALS
 from openq.rest.problems import PROBLEMS
 from openq.server.queue_metrics import COUNTER_METRICS, QUEUE_COUNTER_METRICS
 from openq.settings import SETTINGS as QUEUE_SETTINGS
@@ -17,6 +21,7 @@ SOURCE = ROOT / "src" / "openq"
 SETTINGS = ROOT / "docs" / "SETTINGS.md"
 METRICS = ROOT / "docs" / "METRICS.md"
 ERRORS = ROOT / "docs" / "ERRORS.md"
+ALERT_RULES = ROOT / "docs" / "ALERT_RULES.md"
 MADE = "Made by `python -m tests.references`: change the code, not this file.\n"
 
 
@@ -124,7 +129,61 @@ def error_codes() -> str:
     return "\n".join(lines) + "\n"
 
 
+# Limits that are no bare numbers, by their names in all rules; the largest unit first.
+_TIMES = ("h", "m", "s", "ms")
+_LIMIT_UNITS = {
+    **dict.fromkeys(("window", "age", "forget", "ahead", "seconds"), _TIMES),
+    "free": ("GiB", "MiB"),
+    "share": ("%",),
+}
+
+
+def alert_rules() -> str:
+    lines = [
+        "# Alert rules and signals\n",
+        MADE,
+        "The rules that every server has, and the signals that an expression can name.",
+        "[ALERTS.md](ALERTS.md) says how to change them and how to write your own.\n",
+        "## Rules\n",
+        "| rule | fires when | severity | holds for | limits |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for rule in BUILTIN:
+        held = FORMATS["duration"](rule.for_s) if rule.for_s else "at once"
+        link = f"[{rule.name}]({rule.runbook})"
+        lines.append(f"| {link} | {rule.help} | {rule.severity} | {held} | {_limits(rule)} |")
+    lines += ["", "Their conditions:\n", "| rule | expression |", "| --- | --- |"]
+    lines += [f"| `{rule.name}` | `{rule.expression}` |" for rule in BUILTIN]
+    lines += ["", "## Signals\n"]
+    lines += [
+        "A counter stands in `increase` and `rate`, a gauge alone or in `avg`, `min`, `max`, `slope`,",
+        "`forecast` and `time_until`. Times are in seconds, shares are 0 to 1. Every metric of",
+        "[METRICS.md](METRICS.md) is a signal of the server, too: the sum over its labels.\n",
+        "| signal | type | meaning |",
+        "| --- | --- | --- |",
+    ]
+    for kind, signals in {**SUBJECT_SIGNALS, **SINGLE_SIGNALS}.items():
+        for name, signal in signals.items():
+            type_ = "counter" if signal.is_counter else "gauge"
+            lines.append(f"| `{kind}.{name}` | {type_} | {signal.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def _limits(rule: Rule) -> str:
+    """As `openq alert set` and `openq.toml` take them."""
+    return ", ".join(f"`{name}={limit_text(name, value)}`" for name, value in rule.limits.items())
+
+
+def limit_text(name: str, value: float) -> str:
+    for unit in _LIMIT_UNITS.get(name, ()):
+        number = round(value / UNITS[unit], 9)
+        if number >= 1 and number == int(number):
+            return f"{number:g}{unit}"
+    return f"{value:g}"
+
+
 if __name__ == "__main__":
     SETTINGS.write_text(settings())
     METRICS.write_text(metrics())
     ERRORS.write_text(error_codes())
+    ALERT_RULES.write_text(alert_rules())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openq.alert_rules import expression
 from openq.alert_rules.builtin import BUILTIN, BY_NAME
 from openq.alert_rules.rule import CompiledRule, render, render_command
 from openq.alert_rules.tables import AlertConfig, InvalidAlerts, read_alerts, rules_of
@@ -14,6 +18,9 @@ from openq.cli.main import find_command
 from openq.cli.parser import Parser
 from openq.config import load
 from tests.alerts.helpers import FakeSource
+from tests.isolation import ROOT
+
+GUIDE = (ROOT / "docs" / "ALERTS.md").read_text()
 
 SPAN = 20
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -222,3 +229,35 @@ def test_a_wrong_secret_is_not_repeated() -> None:
 
     assert "hunter2" not in str(raised.value)
     assert AlertConfig().shown() == {}
+
+
+# -- docs/ALERTS.md
+
+
+def test_the_configurations_of_the_guide_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / "webhook").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
+    for name in ("mail", "pagerduty"):
+        (tmp_path / name).write_text("secret\n")
+    blocks = re.findall(r"```toml\n(.+?)```", GUIDE, re.DOTALL)
+
+    read = [
+        read_alerts(tomllib.loads(each.replace("/run/secrets", str(tmp_path)))["alerts"]) for each in blocks
+    ]
+
+    assert [[each.kind for each in found.destinations] for found in read] == [
+        ["webhook"],
+        [],
+        ["smtp", "pagerduty", "webhook"],
+    ]
+    assert read[1].rules["oldest-message"]["limits"] == {"age": 3600}
+
+
+def test_the_grammar_of_the_guide_is_that_of_the_parser() -> None:
+    def productions(text: str) -> list[str]:
+        found = re.findall(r"^ *([a-z-]+) += (.+?)(?:  +.*)?$", text, re.MULTILINE)
+        return [f"{name} = {rest}" for name, rest in found]
+
+    [block] = re.findall(r"```text\n(expression .+?)```", GUIDE, re.DOTALL)
+
+    assert len(productions(block)) == 12
+    assert productions(block) == productions(expression.__doc__ or "")
