@@ -25,6 +25,7 @@ from tests.cli.helpers import run_in_process
 from tests.push.streams import opened
 from tests.rest.helpers import Client
 from tests.serving import Served, served
+from tests.waiting import until
 
 
 def queue(name: str, ready: int = 0, age: float | None = None, **counters: int) -> dict[str, Any]:
@@ -39,7 +40,16 @@ def frame(queues: list[dict[str, Any]], **parts: Any) -> Frame:
     return found
 
 
-ALERT = {"rule": "no-consumers", "state": "firing", "severity": "warning", "subject": "orders", "since": ""}
+ALERT = {
+    "alert": "no-consumers",
+    "state": "firing",
+    "severity": "warning",
+    "subject": "orders",
+    "server": None,
+    "since": "",
+    "summary": "",
+    "silenced": None,
+}
 
 
 def test_a_frame_fits_a_terminal_of_80_by_24_and_keeps_its_numbers() -> None:
@@ -87,8 +97,8 @@ def test_queues_are_sorted_by_the_chosen_figure() -> None:
 
 def test_alerts_are_first_and_the_firing_ones_before_the_others() -> None:
     alerts = [
-        {**ALERT, "rule": "later", "state": "pending"},
-        {**ALERT, "rule": "now", "severity": "critical"},
+        {**ALERT, "alert": "later", "state": "pending"},
+        {**ALERT, "alert": "now", "severity": "critical"},
     ]
     lines = lines_of(frame([queue("orders")], alerts=alerts), 80, None)
 
@@ -113,7 +123,9 @@ def test_numbers_and_trends_are_short() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("top") / "data") as found:
+    folder = tmp_path_factory.mktemp("top")
+    (folder / "openq.toml").write_text("[alerts]\ninterval = 0.1\n")
+    with served(folder / "data", "--config", str(folder / "openq.toml")) as found:
         client = Client(found.url)
         client.queue("orders")
         client.queue("mail")
@@ -132,6 +144,26 @@ def test_a_frame_as_json_has_queues_consumers_and_the_trend(server: Served) -> N
     assert by_name["orders"]["stats"]["ready"] == 1
     assert by_name["orders"]["rates"]["published"] == 0
     assert set(shown["trend"]["per_second"]) == {"published", "delivered", "acked", "nacked"}
+
+
+def test_an_alert_that_fires_is_shown_with_its_subject_and_summary(server: Served) -> None:
+    client = Client(server.url)
+    rule = {"expression": "queue.ready > 0", "summary": "{queue} holds {value:count}", "severity": "critical"}
+    assert client.put("/alerts/rules/holds", rule).status == 200
+    until(lambda: client.get("/alerts?state=firing&alert=holds").value["alerts"])
+    done = run_in_process("top", "--once", "--url", server.url)
+    client.post("/alerts/silences", {"alert": "holds", "subject": "orders"})
+    until(lambda: client.get("/alerts?alert=holds").value["alerts"][0]["silenced"])
+    silenced = json.loads(run_in_process("top", "--once", "--json", "--url", server.url).out)["alerts"]
+    after = run_in_process("top", "--once", "--url", server.url)
+    client.delete("/alerts/rules/holds")
+
+    [head, line] = [each for each in done.out.splitlines() if each.startswith(("alert", "holds"))]
+    assert head.split() == ["alert", "state", "severity", "subject", "since", "summary"]
+    assert re.fullmatch(r"holds +firing +critical +orders +\S+ ?\S* +orders holds 1", line), line
+    assert "holds" in {each["alert"] for each in silenced}  # others may be pending
+    assert all(set(ALERT) <= set(each) for each in silenced)
+    assert re.search(r"^holds +silenced +critical", after.out, re.MULTILINE)
 
 
 class Terminal:

@@ -84,8 +84,8 @@ class FrameReader:
         return Counter(each["queue"] for each in found)
 
     def _alerts(self) -> list[Json]:
-        found = self._server.get("/alerts")["alerts"]
-        return [each for each in found if each.get("state") in ("firing", "pending")]
+        found: list[Json] = self._server.get("/alerts", state="active")["alerts"]
+        return found
 
     def _trend(self) -> Json:
         found = self._server.get(

@@ -95,18 +95,16 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def _alerts(alerts: list[dict[str, Any]], width: int) -> list[str]:
-    severities = {"critical": 0, "warning": 1}
-    alerts = sorted(
-        alerts, key=lambda each: (each["state"] != "firing", severities.get(each.get("severity", ""), 2))
-    )
+    severities = ("critical", "warning", "info")
+    alerts = sorted(alerts, key=lambda each: (each["state"] != "firing", severities.index(each["severity"])))
     rows: Rows = [
         (
-            each.get("rule") or each.get("name") or "?",
-            each["state"],
-            each.get("severity") or "",
-            each.get("subject") or each.get("queue") or each.get("server") or "",
-            duration_text(seconds_since(str(each.get("since")))),
-            each.get("summary") or "",
+            each["alert"],
+            "silenced" if each["silenced"] else each["state"],
+            each["severity"],
+            each["subject"] or each["server"] or "",
+            duration_text(seconds_since(each["since"])),
+            each["summary"],
         )
         for each in alerts
     ]
