@@ -103,7 +103,7 @@ def test_a_worker_dies(tmp_path: Path, told: Receivers) -> None:
     with served(tmp_path / "data", "--config", config(told, tmp_path)) as server:
         client = Client(server.url)
         client.put("/queues/jobs", {})
-        words = ["--exec", "sleep 60", "--queue", "jobs", "--url", server.url]
+        words = ["--exec", "exec sleep 60 >/dev/null 2>&1", "--queue", "jobs", "--url", server.url]
         worker = WorkerService(tmp_path, *words, group=True).wait_ready()
         client.post("/queues/jobs/messages", {"payload": "x"})
         until(lambda: any(each["busy"] for each in client.get("/workers").value["workers"]))

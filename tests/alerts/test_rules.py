@@ -157,6 +157,9 @@ def test_names_in_a_command_are_quoted_and_texts_have_one_line() -> None:
         ("{a:count}", {"a": 12345.6}, "12,346"),
         ("{a:rate}", {"a": 2.5}, "2.50/s"),
         ("{a}", {"a": float("inf")}, "without bound"),
+        ("{a:count message}", {"a": 1.0}, "1 message"),
+        ("{a:count message}", {"a": 0.0}, "0 messages"),
+        ("{a:count message}", {"a": 1234.0}, "1,234 messages"),
         ("{b}", {"a": 1.0}, "?"),
     ],
 )

@@ -24,8 +24,8 @@ BUILTIN: tuple[Rule, ...] = (
         help="messages were dead-lettered",
         limits={"count": 1, "window": 5 * _MINUTE},
         figures={"letters": "increase(queue.dead_lettered[window])"},
-        summary="{letters:count} messages of {queue} were dead-lettered to {dead_letter} "
-        "in the last {window:duration}",
+        summary="{letters:count message} of {queue} dead-lettered to {dead_letter} in the last "
+        "{window:duration}",
         action="Look at the reasons with `openq dlq groups {dead_letter}`, correct the consumer or the "
         "messages, then send them back.",
         command="openq dlq redrive {dead_letter} --rate 50",
@@ -37,8 +37,8 @@ BUILTIN: tuple[Rule, ...] = (
         limits={"age": 15 * _MINUTE},
         figures={"age": "queue.oldest_age", "ready": "queue.ready", "rate": "rate(queue.acked[5m])"},
         for_s=5 * _MINUTE,
-        summary="the oldest message of {queue} has waited {age:duration}; {ready:count} messages are ready "
-        "and {rate:rate} are completed",
+        summary="the oldest message of {queue} has waited {age:duration}; {ready:count} ready, "
+        "{rate:rate} completed",
         action="Start more consumers, or find out why they are slow: `openq top --once` shows the workers, "
         "`openq dlq ls` what failed.",
         command="openq queue show {queue}",
@@ -57,8 +57,8 @@ BUILTIN: tuple[Rule, ...] = (
             "acked": "rate(queue.acked[window])",
         },
         for_s=5 * _MINUTE,
-        summary="the backlog of {queue} grows by {growth:rate}: {ready:count} messages are ready, "
-        "{forecast:count} will be in an hour; {published:rate} come, {acked:rate} are completed",
+        summary="the backlog of {queue} grows by {growth:rate}: {ready:count message} ready now, "
+        "{forecast:count} in an hour; {published:rate} published, {acked:rate} completed",
         action="Start more consumers, or slow the publishers: `openq queue edit {queue} --max-length N` "
         "limits the backlog.",
         command="openq series {queue} published acked ready --since 1h",
@@ -71,8 +71,7 @@ BUILTIN: tuple[Rule, ...] = (
         limits={"ready": 1, "window": 10 * _MINUTE},
         figures={"ready": "queue.ready", "age": "queue.oldest_age"},
         for_s=10 * _MINUTE,
-        summary="{ready:count} messages wait in {queue} and nobody consumes; the oldest has waited "
-        "{age:duration}",
+        summary="nobody consumes {queue}: {ready:count message} ready, the oldest for {age:duration}",
         action="Start the consumers of this queue. If it is not consumed on purpose, pause it: "
         "`openq queue pause {queue}`.",
         command="openq worker run MODULE:APP --queue {queue}",
@@ -115,7 +114,7 @@ BUILTIN: tuple[Rule, ...] = (
         help="leases end before consumers settle their messages",
         limits={"count": 3, "window": 5 * _MINUTE},
         figures={"leases": "increase(queue.lease_expired[window])"},
-        summary="{leases:count} leases of {queue} ended before their messages were settled",
+        summary="{leases:count lease} of {queue} ended before the message was settled",
         action="Consumers died, or need longer than the visibility timeout of {visibility} s: lengthen it, "
         "or let them extend their leases.",
         command="openq queue edit {queue} --visibility-timeout 120",
@@ -129,7 +128,7 @@ BUILTIN: tuple[Rule, ...] = (
         figures={"busy": "worker.busy", "silent": "worker.silent_seconds"},
         severity=WARNING,
         summary="the worker {worker} (process {pid} on {host}) is gone since {silent:duration}; it ran "
-        "{busy:count} jobs",
+        "{busy:count job}",
         action="Its messages return when their leases end. Look at its log, and start it again.",
         command="openq worker run {runs}",
     ),
@@ -150,7 +149,7 @@ BUILTIN: tuple[Rule, ...] = (
         help="runs of a schedule were dropped",
         limits={"count": 1, "window": 15 * _MINUTE},
         figures={"missed": "increase(schedule.missed[window])"},
-        summary="{missed:count} runs of the schedule {schedule} were dropped{reason}",
+        summary="{missed:count run} of the schedule {schedule} dropped{reason}",
         action="No server ran when they were due, or its queue took no messages. Publish one now if it is "
         "needed.",
         command="openq schedule run {schedule}",
@@ -247,7 +246,7 @@ BUILTIN: tuple[Rule, ...] = (
         limits={"replicas": 1000, "wanted": 0},
         figures={"replicas": "store.replicas", "seen": "store.replicas_seen"},
         for_s=4.0,
-        summary="Redis has {replicas:count} replicas, there were {seen:count}",
+        summary="Redis has {replicas:count replica}, there were {seen:count}",
         action="Start the missing server, or attach a new replica to the master. If fewer are meant: "
         "`openq alert set replica-missing replicas=N`.",
         command="openq doctor {store_flag}",
@@ -273,8 +272,7 @@ BUILTIN: tuple[Rule, ...] = (
             "lockouts": "increase(server.lockouts[window])",
         },
         severity=CRITICAL,
-        summary="{refused:count} logins at {server} were refused, {lockouts:count} addresses locked out"
-        "{peers}",
+        summary="{refused:count login} refused at {server}, lock-outs of addresses: {lockouts:count}{peers}",
         action="Addresses that guess are locked out for a minute at a time. Block them in the firewall, and "
         "give the users that they tried new passwords: `openq user passwd NAME`.",
         command="openq audit ls --action login --outcome refused",
@@ -296,7 +294,7 @@ BUILTIN: tuple[Rule, ...] = (
         help="there are too many connections",
         limits={"count": 1, "share": 0.9},
         figures={"refused": "increase(server.connections_refused[5m])", "share": "server.descriptors_share"},
-        summary="{server} refused {refused:count} connections; {share:percent} of its descriptors are used",
+        summary="{server} refused {refused:count connection}; {share:percent} of its descriptors are used",
         action="Close idle clients, or raise max_connections and the limit of open files, then reload.",
         command="openq config reload",
     ),

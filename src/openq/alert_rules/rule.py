@@ -1,7 +1,8 @@
 """An alert rule: a condition with limits, for how long it must hold, and the text that a person gets.
 
-Texts are templates: `{queue}` is a name, `{age:duration}` a figure in a unit. A figure is an expression of
-its own. In a command, names are quoted for the shell: the names of queues come from clients.
+Texts are templates: `{queue}` is a name, `{age:duration}` a figure in a unit, `{ready:count message}` one
+with its noun, singular or plural. A figure is an expression of its own. In a command, names are quoted for
+the shell: the names of queues come from clients.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DEFAULT_KEEP_S = 15.0
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}", re.ASCII)
 _LIMIT = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
-_PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)(?::([a-z]+))?\}", re.ASCII)
+_PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)(?::([a-z]+)(?: ([a-z]+))?)?\}", re.ASCII)
 
 
 class RuleNotFound(InvalidSetting):
@@ -140,7 +141,7 @@ def check(rule: Rule) -> None:
     for text in (rule.summary, rule.action, rule.command):
         if len(text) > MAX_TEXT:
             raise InvalidSetting(f"a text of a rule has at most {MAX_TEXT} characters")
-        for _, unit in _PLACE.findall(text):
+        for _, unit, _ in _PLACE.findall(text):
             if unit and unit not in FORMATS:
                 raise InvalidSetting(f"unknown unit {unit!r} in a text; there are {', '.join(FORMATS)}")
     if len(rule.figures) > MAX_FIGURES:
@@ -221,10 +222,11 @@ def render(template: str, names: Mapping[str, str], figures: Mapping[str, float]
     """A text for people. What is not known is a question mark."""
 
     def place(found: re.Match[str]) -> str:
-        name, unit = found[1], found[2]
-        if name in figures:
-            return FORMATS[unit](figures[name]) if unit in FORMATS else _number(figures[name])
-        return names.get(name) or "?"
+        name, unit, noun = found[1], found[2], found[3]
+        if name not in figures:
+            return names.get(name, "?")  # an empty one is known: there is nothing to add
+        text = FORMATS[unit](figures[name]) if unit in FORMATS else _number(figures[name])
+        return text if noun is None else f"{text} {noun}" if text == "1" else f"{text} {noun}s"
 
     return one_line(_PLACE.sub(place, template))
 

@@ -12,6 +12,7 @@ import shlex
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from ..alert_rules.expression import Value
 from ..alert_rules.rule import FORMATS, one_line
@@ -69,6 +70,7 @@ class Sources:
         self._lag = RecentQuantile()
         self._certificate: tuple[float, str, float | None] = (-1e9, "", None)
         self._workers: dict[str, tuple[WorkerEntry, int, float]] = {}  # name -> entry, changed, missing since
+        self._replacements: set[str] = set()  # workers that were started instead of one that died
         self.replicas_seen = 0
         self.peers: deque[RefusedLogin] = deque(maxlen=200)
         self.health = Health(True, "")
@@ -347,7 +349,7 @@ class Sources:
         for name, (worker, changed_ms, _) in self._workers.items():
             if name in seen or now_ms - changed_ms < ENTRY_TTL_S * 1000 or worker.state == "stopping":
                 continue
-            if not any(_replaces(other, worker) for other, _, _ in seen.values()):
+            if not self._is_replaced(worker, changed_ms, seen):
                 seen[name] = worker, changed_ms, now_s
         found: dict[str, tuple[Row, Mapping[str, str]]] = {}
         for name, (worker, changed_ms, _) in list(seen.items()):
@@ -364,6 +366,17 @@ class Sources:
             found[name] = row, names
         self._workers = seen
         self._update("worker", found, now_s)
+
+    def _is_replaced(
+        self, worker: WorkerEntry, changed_ms: int, seen: Mapping[str, tuple[WorkerEntry, int, float]]
+    ) -> bool:
+        """Whether it was started again, by its supervisor or by an operator. Each start replaces one."""
+        self._replacements &= seen.keys()
+        for name, (other, _, _) in seen.items():
+            if name not in self._replacements and _replaces(other, worker, changed_ms):
+                self._replacements.add(name)
+                return True
+        return False
 
     # -- texts ------------------------------------------------------------------------------------
 
@@ -423,9 +436,14 @@ class Sources:
         return ", from " + ", ".join(peer for peer, _ in found.most_common(MAX_PEERS))
 
 
-def _replaces(other: WorkerEntry, worker: WorkerEntry) -> bool:
-    """A worker that was started again, by its supervisor or by an operator."""
-    return other.service == worker.service and other.host == worker.host and other.started > worker.started
+def _replaces(other: WorkerEntry, worker: WorkerEntry, reported_ms: int) -> bool:
+    """It began after the last report, under the same name or with the same work: a worker that was given no
+    name has another one after each start."""
+    is_same = other.service == worker.service or (other.runs, other.queues) == (worker.runs, worker.queues)
+    try:
+        return is_same and datetime.fromisoformat(other.started).timestamp() * 1000 > reported_ms
+    except (ValueError, OverflowError):  # any program may write to the registry
+        return False
 
 
 def _sum(family: Family | None) -> float | None:

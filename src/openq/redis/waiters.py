@@ -37,7 +37,7 @@ _RENEW_S = 20.0
 _SWEEP_S = 2.0
 _SWEEP_LOCK_MS = 6_000
 _RETRY_S = 0.2
-_SAFETY_CHECK_S = 60.0
+_SAFETY_CHECK_S = 5.0  # an alert tells of a change, so it must be seen soon
 _CURSOR_CHECK_S = 5.0
 _NEVER_MS = 1 << 62
 
