@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run web web-beside web-if-node chromium-if-root sample test test-ui test-pythons check check-pure format bench crash fuzz soak gameday clean
+.PHONY: help setup run web web-beside web-if-node chromium-if-root prometheus-if-apt sample test test-ui test-pythons check check-pure format bench crash fuzz soak gameday clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,7 +60,7 @@ sample: $(BASE) ## run the sample: a producer, a consumer, ten messages; ends by
 
 # Two for each core: half of what a test does is to wait, for a process to start or a lease to end.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? n * 2 : 8)))
-test: $(STAMP) web-if-node chromium-if-root ## run all tests; of the browser's stories the short ones
+test: $(STAMP) web-if-node chromium-if-root prometheus-if-apt ## run all tests; of the browser's stories the short ones
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --durations 15 --durations-min 5 -m "not ui"
 
 test-ui: $(STAMP) web chromium-if-root ## run every story of the dashboard in a browser, and the tests of its logic
@@ -75,6 +75,20 @@ chromium-if-root:
 	    export DEBIAN_FRONTEND=noninteractive; \
 	    { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; } >/dev/null 2>&1 \
 	        || echo "Chromium could not be installed: the stories of the dashboard are skipped"; \
+	fi
+
+# Prometheus reads our rules and scrapes us. The package is unpacked, not installed: no service is ever started.
+PROMETHEUS := $(VENV)/prometheus
+prometheus-if-apt: | $(BASE)
+	@if ! { command -v promtool && command -v prometheus; } >/dev/null && [ ! -x $(PROMETHEUS)/usr/bin/promtool ] \
+	    && command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then \
+	    echo "unpacking Debian's prometheus for the tests"; \
+	    rm -rf $(PROMETHEUS); mkdir -p $(PROMETHEUS); \
+	    ( cd $(PROMETHEUS) \
+	        && { apt-get download -q prometheus || { [ "$$(id -u)" = 0 ] && apt-get update -q \
+	             && apt-get download -q prometheus; }; } \
+	        && dpkg-deb -x prometheus_*.deb . && rm -f prometheus_*.deb ) >/dev/null 2>&1 \
+	        || { rm -rf $(PROMETHEUS); echo "Prometheus could not be unpacked: its tests are skipped"; }; \
 	fi
 
 test-pythons: $(STAMP) ## the core and the library on each other Python that is here (3.11 to 3.14)

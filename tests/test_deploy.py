@@ -1,7 +1,8 @@
 """The files in deploy/: every metric in them exists, every command too, and Prometheus itself takes them.
 
 Prometheus is used where `prometheus` and `promtool` are on the PATH, as Debian's package `prometheus`
-installs them, or where OPENQ_TEST_PROMETHEUS names a directory with both.
+installs them, where `make prometheus-if-apt` unpacked them, or where OPENQ_TEST_PROMETHEUS names a directory
+with both.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ def test_every_rule_says_what_is_wrong_and_names_a_command_that_exists() -> None
 
 
 def binary(name: str) -> str:
-    path = os.pathsep.join(filter(None, (os.environ.get("OPENQ_TEST_PROMETHEUS"), os.environ.get("PATH"))))
+    unpacked = str(ROOT / ".venv" / "prometheus" / "usr" / "bin")
+    places = (os.environ.get("OPENQ_TEST_PROMETHEUS"), os.environ.get("PATH"), unpacked)
+    path = os.pathsep.join(filter(None, places))
     found = shutil.which(name, path=path)
     if found is None:
         pytest.skip(f"{name} is not installed: Debian's package prometheus has it")
