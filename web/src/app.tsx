@@ -10,7 +10,8 @@ import { KeysDialog } from "./components/keys_dialog";
 import { Toasts } from "./components/toast";
 import { Header } from "./header";
 import { useShortcuts } from "./keys";
-import { connected, startLive, stopLive } from "./live";
+import { FeedBanner } from "./feed_banner";
+import { startLive, stopLive } from "./live";
 import { Login } from "./login";
 import { BASE, navigate, words } from "./router";
 import { SCREENS, type Screen } from "./screens";
@@ -60,11 +61,7 @@ function Frame() {
       <Header menuOpen={menuOpen} />
       <Menu open={menuOpen.value} current={screen} />
       <div>
-        {connected.value === false && (
-          <div class="banner" role="status">
-            The server cannot be reached. Values are from before; the page tries again every second.
-          </div>
-        )}
+        <FeedBanner />
         <ScreenHost screen={screen} />
       </div>
       <ActionHost />

@@ -1,116 +1,134 @@
 /**
  * What changes by itself: the queues with their counts and rates, and the totals.
  *
- * One feed for the whole page. It stops in a hidden tab and starts again by itself when the server comes back.
+ * One stream for the whole page. It ends in a hidden tab, because a browser has few connections to one server,
+ * and begins again when the tab is seen, or the server is back.
  */
 import { computed, signal } from "@preact/signals";
 
-import { call } from "./api/client";
-import type { QueueView } from "./api/schema";
+import { Problem, requestOf } from "./api/client";
+import { backOff, readEvents } from "./api/event_stream";
+import type { LiveEvent } from "./api/schema";
+import { LiveRows, NO_TOTALS, totalsOf, type QueueRow, type Totals } from "./live_rows";
 
-export interface QueueRow {
-  name: string;
-  ready: number;
-  delayed: number;
-  inFlight: number;
-  oldestAge: number | null;
-  consumers: number;
-  /** Messages per second, over the last seconds. */
-  inRate: number;
-  outRate: number;
-  failRate: number;
-  dlq: string | null;
-  paused: boolean;
-  /** The newest rates of incoming messages, for the sparkline. */
-  recent: readonly number[];
-}
+export type { QueueRow, Totals } from "./live_rows";
+
+export type FeedState =
+  | { is: "starting" }
+  | { is: "live" }
+  /** The stream is open and brings nothing: the server is busy, or its store does not answer. */
+  | { is: "silent"; since: number }
+  | { is: "lost"; problem: Problem; next: number };
 
 export const queues = signal<ReadonlyMap<string, QueueRow>>(new Map());
+export const totals = signal<Totals>(NO_TOTALS);
+export const feed = signal<FeedState>({ is: "starting" });
 /** undefined until the first answer. */
-export const connected = signal<boolean | undefined>(undefined);
+export const connected = computed(() => (feed.value.is === "starting" ? undefined : feed.value.is !== "lost"));
+/** Counts how often the stream came back: what could not be loaded meanwhile is loaded again. */
+export const returns = signal(0);
 
-export interface Totals {
-  ready: number;
-  delayed: number;
-  inFlight: number;
-  inRate: number;
-  outRate: number;
-  failRate: number;
-  oldestAge: number | null;
-}
+const SILENT_MS = 6_000;
+const DEAD_MS = 30_000;
+const HIDDEN_MS = 3_000;
 
-export const totals = computed<Totals>(() => {
-  const sum: Totals = { ready: 0, delayed: 0, inFlight: 0, inRate: 0, outRate: 0, failRate: 0, oldestAge: null };
-  for (const row of queues.value.values()) {
-    sum.ready += row.ready;
-    sum.delayed += row.delayed;
-    sum.inFlight += row.inFlight;
-    sum.inRate += row.inRate;
-    sum.outRate += row.outRate;
-    sum.failRate += row.failRate;
-    if (row.oldestAge !== null) sum.oldestAge = Math.max(sum.oldestAge ?? 0, row.oldestAge);
-  }
-  return sum;
-});
-
-const KEPT = 60;
-let before: { at: number; counters: Map<string, Record<string, number>> } | undefined;
-
-function rowOf(view: QueueView, seconds: number | undefined): QueueRow {
-  const old = queues.value.get(view.name);
-  const counters = view.stats.counters;
-  const last = before?.counters.get(view.name);
-  const rate = (name: string) => (last && seconds ? Math.max(0, ((counters[name] ?? 0) - (last[name] ?? 0)) / seconds) : 0);
-  const inRate = rate("published");
-  return {
-    name: view.name,
-    ready: view.stats.ready,
-    delayed: view.stats.delayed,
-    inFlight: view.stats.in_flight,
-    oldestAge: view.stats.oldest_age,
-    consumers: view.stats.waiters,
-    inRate,
-    outRate: rate("acked"),
-    failRate: rate("dead_lettered") + rate("nacked"),
-    dlq: view.settings.dlq,
-    paused: view.settings.paused,
-    recent: [...(old?.recent ?? []), inRate].slice(-KEPT),
-  };
-}
-
-async function look(): Promise<void> {
-  const views: QueueView[] = [];
-  let after: string | undefined;
-  do {
-    const page = await call("list_queues", { limit: 1000, after });
-    views.push(...page.queues);
-    after = page.next;
-  } while (after && views.length < 20_000);
-  const now = performance.now();
-  const seconds = before && (now - before.at) / 1000;
-  const rows = new Map(views.map((view) => [view.name, rowOf(view, seconds)]));
-  before = { at: now, counters: new Map(views.map((view) => [view.name, view.stats.counters])) };
-  queues.value = rows;
-  connected.value = true;
-}
-
-let timer: number | undefined;
+let rows = new LiveRows();
+let running: AbortController | undefined;
+let stream: AbortController | undefined;
+let failures = 0;
+let heardAt = 0;
+let retryTimer: number | undefined;
+let watchTimer: number | undefined;
+let hiddenTimer: number | undefined;
 
 export function startLive(): void {
   stopLive();
-  const turn = async () => {
-    if (!document.hidden) {
-      try {
-        await look();
-      } catch {
-        connected.value = false;
-      }
-    }
-    timer = setTimeout(turn, 1000);
-  };
-  void turn();
+  running = new AbortController();
+  const { signal } = running;
+  addEventListener("visibilitychange", onVisibility, { signal });
+  addEventListener("online", retryNow, { signal });
+  watchTimer = setInterval(watch, 1000);
+  failures = 0;
+  if (!document.hidden) void follow();
 }
 
 export function stopLive(): void {
-  clearTimeout(timer);
+  running?.abort();
+  running = undefined;
+  clearInterval(watchTimer);
+  clearTimeout(hiddenTimer);
+  pause();
+  // Another user may see other queues.
+  rows = new LiveRows();
+  queues.value = new Map();
+  totals.value = NO_TOTALS;
+  feed.value = { is: "starting" };
+}
+
+/** Without waiting for the end of the back-off. */
+export function retryNow(): void {
+  if (!running || stream) return;
+  clearTimeout(retryTimer);
+  void follow();
+}
+
+function pause(): void {
+  clearTimeout(retryTimer);
+  stream?.abort();
+  stream = undefined;
+}
+
+function onVisibility(): void {
+  clearTimeout(hiddenTimer);
+  if (document.hidden) hiddenTimer = setTimeout(pause, HIDDEN_MS);
+  else retryNow();
+}
+
+async function follow(): Promise<void> {
+  const own = new AbortController();
+  stream = own;
+  heardAt = Date.now();
+  rows = new LiveRows(rows);
+  let problem = new Problem(0, "unreachable", "The server cannot be reached.");
+  try {
+    await readEvents(
+      requestOf("follow_live", {}).path,
+      own.signal,
+      (event) => event.event === "queues" && take(JSON.parse(event.data) as LiveEvent),
+      () => (heardAt = Date.now()),
+    );
+  } catch (error) {
+    if (error instanceof Problem) problem = error;
+  }
+  // Another stream has begun, or none is wanted.
+  if (stream !== own) return;
+  stream = undefined;
+  if (!running || problem.status === 401) return;
+  failures += 1;
+  const wait = backOff(failures);
+  feed.value = { is: "lost", problem, next: Date.now() + wait };
+  retryTimer = setTimeout(() => void follow(), wait);
+}
+
+function take(event: LiveEvent): void {
+  const shown = rows.take(event);
+  totals.value = totalsOf(event.totals, rows.now);
+  if (shown) queues.value = shown;
+  if (!event.complete) return;
+  const was = feed.value.is;
+  failures = 0;
+  if (was !== "live") feed.value = { is: "live" };
+  if (was === "lost") returns.value += 1;
+}
+
+/** A connection that ended without a word is noticed by its silence. */
+function watch(): void {
+  if (!stream || document.hidden) return;
+  const silent = Date.now() - heardAt;
+  if (silent > DEAD_MS) {
+    const old = stream;
+    stream = undefined;
+    old.abort();
+    void follow();
+  } else if (silent > SILENT_MS && feed.value.is === "live") feed.value = { is: "silent", since: heardAt };
 }

@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Problem } from "./api/client";
+import { returns } from "./live";
 
 export interface Loaded<T> {
   value: T | undefined;
@@ -47,6 +48,15 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: unkn
     }, everySeconds * 1000);
     return () => clearInterval(timer);
   }, [everySeconds]);
+
+  // What failed while the server was away is loaded again once it is back.
+  const returned = useRef(returns.peek());
+  const isUnreachable = state.problem?.status === 0;
+  useEffect(() => {
+    if (returns.value === returned.current) return;
+    returned.current = returns.value;
+    if (isUnreachable) setTurn((old) => old + 1);
+  }, [returns.value, isUnreachable]);
 
   return { value: state.value, problem: state.problem, loading: state.loading, reload: () => setTurn((old) => old + 1) };
 }

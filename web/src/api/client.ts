@@ -71,6 +71,19 @@ export async function send<T>(request: Request, signal?: AbortSignal): Promise<T
   throw await problemOf(response);
 }
 
+/** A response without an end. Its problems are those of `send`. */
+export async function openStream(path: string, signal: AbortSignal): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(path, { headers: { Accept: "text/event-stream", "X-OpenQ-Request": "1" }, credentials: "same-origin", cache: "no-store", signal });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Problem(0, "unreachable", "The server cannot be reached.", "The page tries again by itself.");
+  }
+  if (response.ok) return response;
+  throw await problemOf(response);
+}
+
 async function problemOf(response: Response): Promise<Problem> {
   let problem: Partial<ProblemDocument> = {};
   try {
