@@ -52,6 +52,23 @@ def test_dead_letters_are_redriven_to_their_source(cli: Cli, dead: str) -> None:
     assert cli.counts(cli.name) == (4, 0, 0)
 
 
+def test_a_redrive_changes_bodies_and_shows_samples(cli: Cli) -> None:
+    dead = f"{cli.name}-dead"
+    cli("queue", "create", cli.name, "--dlq", dead)
+    cli("send", cli.name, '{"total": 1, "old": 2}')
+    [row] = cli.lines("recv", cli.name)
+    cli("nack", cli.name, row["receipt_id"], "--reject")
+    change = ("--set", "total=12", "--set", "note=by hand", "--remove", "old")
+
+    tried = cli("dlq", "redrive", dead, *change, "--dry-run").out
+    done = cli("dlq", "redrive", dead, *change, "--stop-after", "5", "--yes").out
+
+    assert '+ {"total":12,"note":"by hand"}' in tried
+    assert done == "redrive: 1 message\n"
+    [row] = cli.lines("peek", cli.name)
+    assert json.loads(row["payload"]) == {"total": 12, "note": "by hand"}
+
+
 def test_on_a_terminal_a_redrive_asks_with_the_count(cli: Cli, dead: str) -> None:
     code, seen = run_on_terminal("dlq", "redrive", dead, typed="y\n", OPENQ_URL=cli.url)
 

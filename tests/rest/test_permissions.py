@@ -121,6 +121,8 @@ def ask(client: Client, route: Route, queue: str = QUEUE) -> Answer:
         path += f"?queue={queue}"
     if route.path == "history/rows":
         path += "?piece=%7B%7D"
+    if route.path == "access":
+        path += "?user=narrow&action=send"
     if EVENT_STREAM in route.media:
         path += "?follow=0"
     if route.path == "queues/{queue}" and route.method == "DELETE":

@@ -547,6 +547,10 @@ class Guard:
             return True
         return by_policy == "allow" and (is_own or name not in OWN_ACCOUNT_ONLY)
 
+    def depends_on_request(self, policy: str) -> bool:
+        """Whether the policy has conditions on the request, such as its address."""
+        return self._document(policy).depends_on_context
+
     def _document(self, policy: str | PolicyDocument) -> PolicyDocument:
         if isinstance(policy, PolicyDocument):
             return policy

@@ -49,6 +49,11 @@ def parse_json(text: str, what: str) -> Any:
         raise UsageError(f"{what} is not JSON: {error}") from None
 
 
+def changes_of(pairs: Iterable[tuple[str, str]] | None) -> dict[str, Any] | None:
+    """New values by their paths: `order.total=12`."""
+    return {path: _scalar(value) for path, value in pairs} if pairs else None
+
+
 def _scalar(text: str) -> Any:
     """The value if the text is JSON (a number, true, false, null, quoted text), otherwise the text."""
     try:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from .api import MAX_PAGE, UsageError, connect, path_part
-from .arguments import filter_of, parse_time
+from .arguments import changes_of, filter_of, parse_time
 from .output import (
     NOT_CONFIRMED,
     confirm,
@@ -91,7 +91,14 @@ def groups(options: Namespace) -> int:
 
 
 def redrive(options: Namespace) -> int:
-    request = {"to": options.to, "filter": filter_of(options), "rate": options.rate}
+    request = {
+        "to": options.to,
+        "filter": filter_of(options),
+        "rate": options.rate,
+        "set": changes_of(options.set),
+        "remove": options.remove,
+        "stop_after": options.stop_after,
+    }
     where = f"to {options.to}" if options.to else "back to the queues they came from"
     return _run_task(options, "redrive", request, f"send {{}} of {options.queue} {where}")
 
@@ -132,6 +139,8 @@ def _run_task(options: Namespace, verb: str, request: dict[str, Any], plan: str)
         what = plan.format(count_text(total, "message"))
         if options.dry_run:
             print_result(options, would, f"dry run: this would {what}")
+            if not options.json:
+                _print_samples(would)
             return OK
         if not total:
             say("nothing to do: no message matches")
@@ -143,6 +152,15 @@ def _run_task(options: Namespace, verb: str, request: dict[str, Any], plan: str)
         print_result(options, task, task["id"])
         return OK
     return watch_task(server, task, options, total)
+
+
+def _print_samples(would: dict[str, Any]) -> None:
+    """What a redrive that changes bodies would do to a few of them."""
+    for sample in would.get("result", {}).get("samples", []):
+        if "after" in sample or "error" in sample:
+            print(f"{sample['id']} -> {sample['to']}")
+            print(f"  - {escape_control(sample['before'])}")
+            print(f"  + {escape_control(sample['after'])}" if "after" in sample else f"  {sample['error']}")
 
 
 def export(options: Namespace) -> int:

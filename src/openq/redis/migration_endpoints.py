@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from ..broker.restoring import draft_of as restored
 from ..clock import VirtualClock
 from ..errors import OpenQError
-from ..model import DeliveryOptions, Draft, Entry
+from ..model import Draft, Entry
 
 DedupEntry = tuple[str, str, int]  # its key in the window, the id of the message, expiry time
 
@@ -129,31 +130,8 @@ class RedisEndpoint(MigrationEndpoint):
 
 def draft_of(entry: Entry) -> Draft:
     """A draft to be published at the time at which the message was sent."""
-    options = entry.options
-    assert options is not None
-    due_ms = options.due_ms if options.due_ms > entry.sent_ms else 0
-    return Draft(
-        entry.body or b"",
-        entry.encoding,
-        delay_ms=None if due_ms else 0,
-        due_ms=due_ms,
-        priority=options.priority,
-        group=options.group,
-        type=options.type,
-        dedup=options.dedup,
-        unique=options.unique,
-        ttl_ms=max(options.expires_ms - max(due_ms, entry.sent_ms), 0) if options.expires_ms else None,
-        id=options.id,
-        route=options.route,
-        past=DeliveryOptions(
-            count=options.count,
-            born_ms=options.born_ms,
-            reason=options.reason,
-            trace=options.trace,
-            deaths=options.deaths,
-        ),
-        properties=entry.properties,
-    )
+    assert entry.options is not None
+    return restored(entry, entry.options.id)
 
 
 def _past_draft(message: Any) -> Draft:

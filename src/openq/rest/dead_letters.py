@@ -1,10 +1,8 @@
-"""Dead letters: list, group by reason, redrive, discard; and replay of past messages."""
+"""Dead letters: list, group by reason, discard; and replay of past messages."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from msgspec import UNSET
@@ -15,7 +13,8 @@ from ..broker.reasons import MAX_REASON, normalised, reason_of
 from ..documents.values import iso, moment_ms, seconds
 from ..errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ..model import Entry
-from ..server.tasks import RedriveAuthorizer, Task
+from ..server.tasks import Task
+from . import undo
 from .call import RestCall
 from .message_schemas import (
     DeadGroup,
@@ -27,7 +26,6 @@ from .message_schemas import (
     DeadQueues,
     Discard,
     MessageFilter,
-    Redrive,
     Replay,
     TaskView,
 )
@@ -35,7 +33,8 @@ from .messages import make_filter
 from .paging import page
 from .problems import Problem
 from .routes import route
-from .views import is_dead, task_view
+from .task_answers import answer_task, bulk_filter, dry_run_view
+from .views import is_dead
 
 _SAMPLES = 5
 _MAX_GROUPS = 1_000
@@ -170,87 +169,6 @@ def group(call: RestCall, broker: Broker, queue: str, budget_s: float) -> DeadGr
 # -- long work ----------------------------------------------------------------------------------
 
 
-def _answer_task(call: RestCall, task: Task) -> None:
-    name = f"Location: {_prefix(call)}/tasks/{task.id}\r\n"
-    call.answer(task_view(task), 202, name.encode())
-
-
-def _prefix(call: RestCall) -> str:
-    path = call.request.path
-    return path[: path.index("/queues/")]
-
-
-def _dry_run_view(call: RestCall, kind: str, count: int) -> TaskView:
-    return TaskView(kind=kind, queue=call.args[0], state="dry_run", done=0, total=count)
-
-
-def _chosen(call: RestCall, only_dead: bool = True) -> Filter:
-    """The filter of a bulk operation.
-
-    Dead letters only, so that ordinary messages are safe if the queue is not a dead-letter queue. Ready and
-    delayed messages, unless the filter names another state: messages in flight stay with their consumers.
-    """
-    wanted = call.body.filter
-    state = "ready" if wanted is None or wanted.state == "all" else wanted.state
-    return replace(make_filter(wanted, call, state), dead_in=call.queue if only_dead else None)
-
-
-@route(
-    "POST",
-    "queues/{queue}/redrive",
-    permission="manage",
-    sqs_actions=("StartMessageMoveTask",),
-    summary="Redrive dead letters to their source queues",
-    request=Redrive,
-    reply=TaskView,
-    status=(202, 200),
-)
-def redrive(call: RestCall) -> None:
-    body, broker, queue = call.body, call.broker, call.queue
-    broker.settings(queue)
-    to = None
-    if body.to is not None:
-        call.require_target(body.to)
-        to = call.qualified(body.to)
-        broker.settings(to)
-    check_rate(body.rate)
-    # With an explicit target all waiting messages are moved.
-    filter = _chosen(call, only_dead=body.to is None)
-    back = RedriveAuthorizer(call.may_fill)
-    if body.dry_run:
-        call.seek(
-            lambda: _dry_run_view(call, "redrive", sum(_would_redrive(broker, queue, to, filter, back)))
-        )
-        return
-    details = {"to": body.to, "rate": body.rate}
-    task = call.context.tasks.start(
-        "redrive",
-        call.account,
-        call.args[0],
-        lambda task: _redrive(call, to, filter, back, task),
-        details=details,
-    )
-    _answer_task(call, task)
-
-
-def _redrive(call: RestCall, to: str | None, filter: Filter, back: RedriveAuthorizer, task: Task) -> int:
-    done = call.broker.admin.redrive(call.queue, to, filter, call.body.rate, task.progress, back.allowed)
-    if back.refused and not task.cancelling.is_set():
-        task.progress(done)
-        raise back.refusal(call.principal.user)
-    return done
-
-
-def _would_redrive(
-    broker: Broker, queue: str, to: str | None, filter: Filter, back: RedriveAuthorizer
-) -> Iterator[int]:
-    for part in broker.inspect.matching(queue, filter):
-        yield sum(
-            target is not None and target != queue and (to is not None or back.allowed(target))
-            for target in broker.admin.redrive_targets(queue, part, to)
-        )
-
-
 @route(
     "POST",
     "queues/{queue}/discard",
@@ -264,30 +182,37 @@ def _would_redrive(
 def discard(call: RestCall) -> None:
     body, broker, queue = call.body, call.broker, call.queue
     broker.settings(queue)
-    filter = _chosen(call)
+    filter = bulk_filter(call)
     if body.dry_run:
         call.seek(
-            lambda: _dry_run_view(call, "discard", sum(map(len, broker.inspect.matching(queue, filter))))
+            lambda: dry_run_view(call, "discard", sum(map(len, broker.inspect.matching(queue, filter))))
         )
         return
     task = call.context.tasks.start(
-        "discard", call.account, call.args[0], lambda task: _discard(broker, queue, filter, task)
+        "discard", call.account, call.args[0], lambda task: _discard(call, filter, task)
     )
-    _answer_task(call, task)
+    answer_task(call, task)
 
 
-def _discard(broker: Broker, queue: str, filter: Filter, task: Task) -> int:
+def _discard(call: RestCall, filter: Filter, task: Task) -> int:
+    broker, queue = call.broker, call.queue
+    removal = undo.begin(call) if call.body.undo else None
     done = 0
     for part in broker.inspect.matching(queue, filter):
-        for entry in part:
+        loaded = part if removal is None else undo.load(call, removal, part)
+        for entry in loaded:
             try:
                 broker.admin.cancel(queue, broker.inspect.message_id(entry))
             except (MessageNotFoundError, QueueInUse):
                 continue  # removed or received meanwhile
             done += 1
+            if removal is not None:
+                undo.add(call, removal, [entry])
         broker.sync()
         if not task.progress(done):
             break
+    if removal is not None:
+        task.result = undo.keep(call, removal)
     return done
 
 
@@ -335,7 +260,7 @@ def replay(call: RestCall) -> None:
         )
 
     if body.dry_run:
-        call.seek(lambda: _dry_run_view(call, "replay", work(None, True)))
+        call.seek(lambda: dry_run_view(call, "replay", work(None, True)))
         return
     details = {"to": body.to, "since": body.since, "since_id": body.since_id, "rate": body.rate}
     if body.until is not None:
@@ -343,7 +268,7 @@ def replay(call: RestCall) -> None:
     task = call.context.tasks.start(
         "replay", call.account, call.args[0], lambda task: work(task.progress, False), details=details
     )
-    _answer_task(call, task)
+    answer_task(call, task)
 
 
 def looks_at_deliveries(filter: MessageFilter) -> bool:

@@ -23,6 +23,7 @@ from ..server.http_request import HttpRequest
 from ..server.stream_login import StreamLogin
 
 # Importing the modules of the handlers registers their routes.
+from . import access as access
 from . import alerts as alerts
 from . import audit as audit
 from . import backups as backups
@@ -40,6 +41,7 @@ from . import messages as messages
 from . import publishing as publishing
 from . import queues as queues
 from . import receiving as receiving
+from . import redrive as redrive
 from . import replay_preview as replay_preview
 from . import schedules as schedules
 from . import series as series
@@ -49,6 +51,7 @@ from . import staging as staging
 from . import stream as stream
 from . import subscriptions as subscriptions
 from . import tasks as tasks
+from . import undo as undo
 from . import users as users
 from . import webhooks as webhooks
 from . import workers as workers

@@ -214,14 +214,26 @@ class DeadGroups(ReplyBody, kw_only=True):
 
 
 class Redrive(RequestBody, kw_only=True):
+    """`set` and `remove` change fields of JSON bodies; messages that cannot be changed so stay.
+
+    `stop_after` ends the redrive when so many of its messages have failed again; until the first ones are
+    acked only so many are sent.
+    """
+
     to: Name | None = None
     filter: MessageFilter | None = None
     rate: Annotated[float, Meta(gt=0)] | None = None  # messages per second
+    set: dict[str, Any] | None = None  # dotted path into the body -> new value
+    remove: list[str] | None = None  # dotted paths
+    stop_after: Annotated[int, Meta(ge=1, le=1000)] | None = None
     dry_run: bool = False
 
 
 class Discard(RequestBody, kw_only=True):
+    """With `undo` the messages are kept for ten minutes: `result` of the task has the id for an undo."""
+
     filter: MessageFilter | None = None
+    undo: bool = False
     dry_run: bool = False
 
 

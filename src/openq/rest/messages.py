@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from ..broker.interface import Filter, TimelineStep
 from ..documents.drafts import read_payload
@@ -227,11 +227,14 @@ def show_why(call: RestCall) -> None:
 # -- changing -----------------------------------------------------------------------------------
 
 
+EDIT_ACTIONS = ("SendMessage", "DeleteMessage", "PurgeQueue")
+
+
 @route(
     "PATCH",
     "queues/{queue}/messages/{id}",
     permission="manage",
-    sqs_actions=("SendMessage", "DeleteMessage", "PurgeQueue"),
+    sqs_actions=EDIT_ACTIONS,
     summary="Edit a message",
     request=Edit,
     reply=Id,
@@ -255,30 +258,42 @@ def edit_message(call: RestCall) -> None:
     def work() -> Id:
         entry = broker.inspect.find(queue, message_id)
         if has_body or body.message_type is not UNSET or attributes is not UNSET:
-            properties, options = entry.properties, entry.options
             data, encoding = content or (entry.body or b"", entry.encoding)
-            kept = None if properties is None else properties.attributes
-            kind = None if options is None else options.type
-            draft = Draft(
-                data,
-                encoding,
-                type=kind if body.message_type is UNSET else body.message_type,
-                attributes=kept if attributes is UNSET else attributes,
-                publisher=None if properties is None else properties.publisher,
-            )
-            if (
-                properties is not None
-                and properties.amqp_properties is not None
-                and attributes is UNSET
-                and draft.type == kind
-            ):
-                draft.properties = properties
+            draft = edited_draft(entry, data, encoding, body.message_type, attributes)
             broker.admin.edit(queue, message_id, draft)
         if due_ms is not None:
             broker.admin.reschedule(queue, message_id, due_ms)
         return Id(id=message_id)
 
     call.change(work)
+
+
+def edited_draft(
+    entry: Entry,
+    data: bytes,
+    encoding: int,
+    message_type: str | UnsetType | None = UNSET,
+    attributes: Mapping[str, object] | UnsetType | None = UNSET,
+) -> Draft:
+    """What an edit puts in the place of an entry: a body, and the type and attributes kept or given."""
+    properties, options = entry.properties, entry.options
+    kept = None if properties is None else properties.attributes
+    kind = None if options is None else options.type
+    draft = Draft(
+        data,
+        encoding,
+        type=kind if message_type is UNSET else message_type,
+        attributes=kept if attributes is UNSET else attributes,
+        publisher=None if properties is None else properties.publisher,
+    )
+    if (
+        properties is not None
+        and properties.amqp_properties is not None
+        and attributes is UNSET
+        and draft.type == kind
+    ):
+        draft.properties = properties
+    return draft
 
 
 @route(

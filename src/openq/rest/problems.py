@@ -100,6 +100,17 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     ),
     "invalid_expression": (422, "Invalid expression", "docs/ALERTS.md has the grammar and the signals."),
     "invalid_alerts": (422, "Invalid alert rule", "The detail names the value and what is allowed."),
+    "undo_not_found": (
+        404,
+        "Nothing to undo",
+        "What was removed is kept for ten minutes, while the server runs. A replay may bring it back.",
+    ),
+    "redrive_stopped": (
+        409,
+        "The redrive was stopped",
+        "Look at the new dead letters, mend the consumer, then redrive the rest.",
+    ),
+    "not_transformed": (422, "The body cannot be changed so", "Only fields of JSON bodies can be changed."),
     "task_not_found": (404, "No such operation", "GET /api/v1/tasks lists them."),
     "worker_not_found": (404, "No such worker", "GET /api/v1/workers lists them."),
     "subscription_not_found": (404, "No such subscription", "GET /api/v1/pipeline/subscriptions lists them."),

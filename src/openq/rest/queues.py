@@ -6,14 +6,15 @@ from typing import Any
 
 from msgspec import UNSET, to_builtins
 
+from ..broker.interface import Filter
 from ..documents.values import iso, iso_or_none, span_ms
 from ..errors import QueueExists, QueueInUse, QueueNotFound
 from ..model import QueueSettings, RetryPolicy, settings_difference
 from ..settings import SETTINGS, Setting, merge_settings
+from . import undo
 from .call import RestCall
 from .routes import route
 from .schemas import (
-    DryRun,
     Lease,
     Leases,
     Limited,
@@ -25,6 +26,7 @@ from .schemas import (
     QueuePut,
     QueueView,
     RemovedMessages,
+    Removing,
     Retry,
     Stats,
 )
@@ -228,13 +230,27 @@ def delete_queue(call: RestCall) -> None:
     sqs_actions=("PurgeQueue",),
     summary="Purge a queue",
     reply=RemovedMessages,
-    query=DryRun,
+    query=Removing,
 )
 def purge_queue(call: RestCall) -> None:
+    """With `undo`, ready and delayed messages are kept; those in flight are with their consumers."""
+    broker, queue = call.broker, call.queue
     if call.query.dry_run:
-        call.answer(RemovedMessages(messages=_count(call, call.queue), dry_run=True))
+        call.answer(RemovedMessages(messages=_count(call, queue), dry_run=True))
         return
-    call.after_commit(RemovedMessages(messages=call.broker.purge(call.queue)))
+    if not call.query.undo:
+        call.after_commit(RemovedMessages(messages=broker.purge(queue)))
+        return
+
+    def work() -> RemovedMessages:
+        removal = undo.begin(call)
+        for state in ("ready", "delayed"):
+            for part in broker.inspect.matching(queue, Filter(state=state)):
+                undo.add(call, removal, undo.load(call, removal, part))
+        removed = broker.purge(queue)
+        return RemovedMessages(messages=removed, **undo.keep(call, removal))  # type: ignore[arg-type]
+
+    call.change(work)
 
 
 def _count(call: RestCall, queue: str) -> int:

@@ -168,9 +168,18 @@ class DryRun(QueryParameters, kw_only=True):
     dry_run: bool = False
 
 
+class Removing(DryRun, kw_only=True):
+    undo: Annotated[bool, Meta(description="keep the messages for ten minutes, so that it can be undone")] = (
+        False
+    )
+
+
 class RemovedMessages(ReplyBody, kw_only=True):
     messages: int
     dry_run: bool = False
+    # With `undo`: the id for POST queues/{queue}/undo/{id}. None: there were too many, or none.
+    undo: str | UnsetType | None = UNSET
+    undo_until: str | UnsetType = UNSET
 
 
 class Lease(ReplyBody, kw_only=True):

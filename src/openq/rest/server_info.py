@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from .._version import __version__
 from ..broker.damage import DamageReport
+from ..config import KEYS, toml_text
 from ..documents.values import iso, seconds
 from ..names import split_name
 from ..server.reload import ReloadReport
 from .call import RestCall
 from .problems import Problem
 from .routes import route
-from .user_schemas import DamageCleared, DamageList, DamageView, HealthView, ReloadView, ServerView, Whoami
+from .user_schemas import (
+    ConfigSetting,
+    ConfigView,
+    DamageCleared,
+    DamageList,
+    DamageView,
+    HealthView,
+    ReloadView,
+    ServerView,
+    Whoami,
+)
 
 
 @route("GET", "whoami", permission="none", scope="caller", summary="The authenticated caller", reply=Whoami)
@@ -104,6 +115,32 @@ def reload_server(call: RestCall) -> None:
     if call.context.reload is None:
         raise Problem("not_reloaded", "this process has no configuration to reload")
     call.context.reload(reloaded)
+
+
+@route(
+    "GET",
+    "server/config",
+    permission="admin",
+    scope="server",
+    summary="The configuration of the server, each value with its origin",
+    reply=ConfigView,
+)
+def show_config(call: RestCall) -> None:
+    """Like `openq config show --origin`. Passwords and secrets are left out."""
+    rows = call.context.config.describe()
+    call.answer(
+        ConfigView(
+            settings=[
+                ConfigSetting(
+                    name=name,
+                    value=None if value is None else toml_text(value),
+                    origin=origin,
+                    help=KEYS[name].help if name in KEYS else "",
+                )
+                for name, value, origin in rows
+            ]
+        )
+    )
 
 
 @route(

@@ -44,6 +44,17 @@ class HealthView(ReplyBody, kw_only=True):
     hint: str | None
 
 
+class ConfigSetting(ReplyBody, kw_only=True):
+    name: str
+    value: str | None  # as TOML
+    origin: str  # default, a file with its key, a variable, a flag
+    help: str
+
+
+class ConfigView(ReplyBody, kw_only=True):
+    settings: list[ConfigSetting]
+
+
 class DamageView(ReplyBody, kw_only=True):
     """Stored data that cannot be read."""
 

@@ -36,6 +36,7 @@ from .stream_login import StreamLogin, Tickets
 from .tasks import TaskList
 from .threads import submit
 from .traffic import Traffic
+from .undo import UndoList
 
 if TYPE_CHECKING:
     from .connections import Connections
@@ -137,6 +138,7 @@ class ServerContext:
         self.series = SeriesThread(broker)
         self.now_ms = broker.now_ms
         self.tasks = TaskList(broker.now_ms)
+        self.undo = UndoList()
         self.started_ms = broker.now_ms()
         self._threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="openq-work")
         self._auth_threads = ThreadPoolExecutor(AUTH_THREADS, thread_name_prefix="openq-check")

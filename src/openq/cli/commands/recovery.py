@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..spec import Command, Option
-from ..values import count, location, positive
+from ..values import count, location, pair, positive
 from .options import CONFIRM, FILTER, JSON, JSON_ANYWAY, JSON_LINES, NO_WAIT, QUEUED, RATE, READ, SERVER
 
 _DEAD_LETTERS = Option("queue", metavar="QUEUE", help="a dead-letter queue")
@@ -57,12 +57,42 @@ _DLQ = Command(
                     "some of them, at a limited rate",
                 ),
                 ("openq dlq redrive orders-dead --to orders-retry --yes", "to another queue, for scripts"),
+                (
+                    "openq dlq redrive orders-dead --set order.currency=EUR --remove old --dry-run",
+                    "change fields of JSON bodies; the dry run shows samples",
+                ),
+                (
+                    "openq dlq redrive orders-dead --stop-after 5",
+                    "a few at first, more while they are acked; stop when 5 failed again",
+                ),
             ),
-            details="Ctrl-C leaves it running; `openq task` watches or cancels it.",
+            details=(
+                "Ctrl-C leaves it running; `openq task` watches or cancels it. With --set and --remove, "
+                "messages whose body is not JSON stay. With --stop-after it waits for consumers."
+            ),
             options=(
                 _DEAD_LETTERS,
                 Option("--to", metavar="QUEUE", help="target queue (default: the source of each message)"),
                 RATE,
+                Option(
+                    "--set",
+                    action="append",
+                    metavar="PATH=VALUE",
+                    type=pair,
+                    help="new value in a JSON body: order.total=12; may be repeated",
+                ),
+                Option(
+                    "--remove",
+                    action="append",
+                    metavar="PATH",
+                    help="field to remove from a JSON body; may be repeated",
+                ),
+                Option(
+                    "--stop-after",
+                    metavar="N",
+                    type=positive,
+                    help="stop when N of the messages have failed again",
+                ),
                 *FILTER,
                 *QUEUED,
                 *CONFIRM,
