@@ -19,7 +19,7 @@ class Visitor:
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.host = urlsplit(url).netloc
         self.faults: list[str] = []
-        self._expected: list[str] = []
+        self.expected: list[str] = []
         settings: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **options}
         self.context = browser.new_context(base_url=url, **settings)
         self.context.set_default_timeout(STEP_MS)
@@ -40,12 +40,18 @@ class Visitor:
         if parts.scheme in ("http", "https", "ws", "wss") and parts.netloc != self.host:
             self.faults.append(f"request to another host: {url}")
 
+    def sign_in(self, user: str, password: str) -> None:
+        """Without the page of the login: the cookie is that of the context."""
+        body = {"user": user, "password": password}
+        reply = self.context.request.post("/api/v1/session", data=body, headers={"X-OpenQ-Request": "1"})
+        assert reply.status == 201, reply.text()
+
     def expect(self, *texts: str) -> None:
         """Faults with these texts belong to the story: a server that is down, a login that is refused."""
-        self._expected += texts
+        self.expected += texts
 
     def check(self) -> None:
-        unexpected = [each for each in self.faults if not any(text in each for text in self._expected)]
+        unexpected = [each for each in self.faults if not any(text in each for text in self.expected)]
         assert not unexpected, unexpected
 
     def close(self) -> None:

@@ -96,6 +96,15 @@ function Menu({ open, current }: { open: boolean; current: Screen | undefined })
   );
 }
 
+function NoScreen() {
+  return (
+    <>
+      <h1 class="visually-hidden">Not found</h1>
+      <Failed problem={new Problem(404, "page", "There is no such page.")} />
+    </>
+  );
+}
+
 function ScreenHost({ screen }: { screen: Screen | undefined }) {
   const [loaded, setLoaded] = useState<{ screen: Screen; component: FunctionComponent }>();
   const [problem, setProblem] = useState<Problem>();
@@ -117,7 +126,7 @@ function ScreenHost({ screen }: { screen: Screen | undefined }) {
   const Component = loaded && loaded.screen === screen ? loaded.component : undefined;
   return (
     <main id="main" tabIndex={-1} ref={main}>
-      {!screen ? <Failed problem={new Problem(404, "page", "There is no such page.")} /> : problem ? <Failed problem={problem} again={() => location.reload()} /> : Component ? <Component /> : <Loading />}
+      {!screen ? <NoScreen /> : problem ? <Failed problem={problem} again={() => location.reload()} /> : Component ? <Component /> : <Loading />}
     </main>
   );
 }

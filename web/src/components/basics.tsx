@@ -104,7 +104,7 @@ export function Loading({ lines = 4 }: { lines?: number }) {
 export function Failed({ problem, again }: { problem: Problem; again?: () => void }) {
   return (
     <div class="state" role="alert">
-      <h3>{problem.status === 403 ? "You may not see this" : problem.status === 404 ? "Not found" : "This did not work"}</h3>
+      <p class="title">{problem.status === 403 ? "You may not see this" : problem.status === 404 ? "Not found" : "This did not work"}</p>
       <p>{problem.message}</p>
       {problem.hint && <p>{problem.hint}</p>}
       {again && <Button onClick={again}>Try again</Button>}
@@ -115,7 +115,8 @@ export function Failed({ problem, again }: { problem: Problem; again?: () => voi
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="state">
-      <h3>{title}</h3>
+      {/* Not a heading: it stands on levels of any depth. */}
+      <p class="title">{title}</p>
       {children}
     </div>
   );

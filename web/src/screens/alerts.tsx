@@ -178,7 +178,7 @@ function ruleColumns(reload: () => void): Column<AlertRuleView>[] {
             <Button small aria-label={`Send a test of ${row.name}`} onClick={() => test(row.name)}>
               Test
             </Button>
-            <Button small aria-label={`Switch ${row.name} ${row.enabled ? "off" : "on"}`} onClick={() => call("put_alert_rule", { rule: row.name }, { enabled: !row.enabled }).then(reload, toastProblem)}>
+            <Button small aria-label={`Switch ${row.enabled ? "off" : "on"} ${row.name}`} onClick={() => call("put_alert_rule", { rule: row.name }, { enabled: !row.enabled }).then(reload, toastProblem)}>
               {row.enabled ? "Switch off" : "Switch on"}
             </Button>
           </span>

@@ -93,7 +93,7 @@ function columns(done: () => void): Column<ScheduleView>[] {
       cell: (row) =>
         mayChange() ? (
           <span class="row end">
-            <Button small aria-label={`Run ${row.name} now`} onClick={() => openRun(row, done)}>
+            <Button small aria-label={`Run now ${row.name}`} onClick={() => openRun(row, done)}>
               Run now…
             </Button>
             <Button small aria-label={`${row.paused ? "Resume" : "Pause"} ${row.name}`} onClick={() => pause(row, done)}>
