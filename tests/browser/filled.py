@@ -21,9 +21,11 @@ from tests.serving import Served
 
 PASSWORD = "canary-admin-password"
 REASONS = ("timeout calling payment 4711", "KeyError: 'customer'", "no such product: 99")
-TRACEBACK = (
-    "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'customer'\n"
-)
+TRACEBACK = """Traceback (most recent call last):
+  File "shop.py", line 7, in handle
+    name = order["customer"]
+KeyError: 'customer'
+"""
 # One alert that fires as soon as it is evaluated.
 ALERTS = """
 [alerts]

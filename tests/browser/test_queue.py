@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from openq import OpenQ
@@ -145,43 +144,3 @@ def test_a_search_over_all_queues(served: Served, page: Page) -> None:
     expect(page.get_by_text("Searched 52 messages in 2 of 2 queues, 2 found")).to_be_visible()
     page.get_by_role("row", name=re.compile("the needle")).get_by_role("button").click()
     expect(page).to_have_url(re.compile("/ui/messages/.*queue=b"))
-
-
-SCREENS = [
-    "queues",
-    "queues/orders",
-    "queues/orders/messages?state=all",
-    "queues/orders/messages?state=history",
-    "queues/orders/send",
-    "queues/orders/dead-letters",
-    "queues/orders/consumers",
-    "queues/orders/settings",
-    "queues/orders/limits",
-    "queues/orders/permissions",
-    "queues/orders/schedules",
-    "queues/orders/webhooks",
-    "messages/dead-1?queue=orders",
-    "search?text=order",
-    "components",
-]
-
-
-@pytest.mark.ui
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(served: Served, visitor: Visitor, theme: str) -> None:
-    dead = OpenQ("orders-dead", url=served.url)
-    with OpenQ("orders", url=served.url, dlq=dead, max_receives=1) as orders:
-        orders.publish({"order": 1}, id="dead-1")
-        orders.nack(orders.receive(), reason="timeout")
-        orders.publish_many([{"order": number} for number in range(5)])
-        orders.receive()
-        page = visitor.page
-        page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-        for screen in SCREENS:
-            page.goto(f"/ui/{screen}")
-            expect(page.get_by_role("heading", level=1)).to_be_visible()
-            expect(page.get_by_role("status", name="Loading")).to_have_count(
-                1 if screen == "components" else 0
-            )
-            assert visitor.violations() == [], screen
-            assert page.evaluate("document.documentElement.scrollWidth") <= 1280, screen

@@ -119,9 +119,11 @@ function ScreenHost({ screen }: { screen: Screen | undefined }) {
       () => setProblem(new Problem(0, "page", "This part of the page could not be loaded.", "Reload the page.")),
     );
   }, [screen]);
+  const before = useRef<Screen | undefined>(undefined);
   useEffect(() => {
-    // Screen readers and the keyboard start at the new screen.
-    if (loaded) main.current?.focus({ preventScroll: true });
+    // Screen readers and the keyboard start at the new screen; after a first load at the beginning of the page.
+    if (loaded && before.current) main.current?.focus({ preventScroll: true });
+    before.current = loaded?.screen;
   }, [loaded?.screen]);
   const Component = loaded && loaded.screen === screen ? loaded.component : undefined;
   return (

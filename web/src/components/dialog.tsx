@@ -13,9 +13,13 @@ export function Dialog(props: { title: string; onClose: () => void; wide?: boole
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const element = dialog.current;
-    // The dialog gives the focus back to where it was by itself.
+    const before = document.activeElement;
     element?.showModal();
-    return () => element?.close();
+    return () => {
+      element?.close();
+      // A dialog gives the focus back by itself only while it is in the document, and here it is removed already.
+      if (before instanceof HTMLElement) before.focus({ preventScroll: true });
+    };
   }, []);
   return (
     <dialog

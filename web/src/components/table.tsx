@@ -78,13 +78,18 @@ export function DataTable<T>(props: TableProps<T>) {
   const isVirtual = rows.length > VIRTUAL_FROM;
   const [from, until] = useWindow(box, rows.length, isVirtual);
 
-  const move = (step: number) => setCursor((old) => Math.max(0, Math.min(rows.length - 1, old + step)));
+  // The row for the next key, also if that comes before the table is drawn again.
+  const marked = useRef(-1);
+  const move = (step: number) => {
+    marked.current = Math.max(0, Math.min(rows.length - 1, marked.current + step));
+    setCursor(marked.current);
+  };
   useShortcuts(
     [
       { keys: "j", what: "Next row", run: () => move(1) },
       { keys: "k", what: "Previous row", run: () => move(-1) },
-      { keys: "Enter", what: "Open the row", run: () => openRow(rows[cursor]) },
-      ...(onSelect ? [{ keys: "x", what: "Select the row", run: () => toggle(rows[cursor]) }] : []),
+      { keys: "Enter", what: "Open the row", run: () => openRow(rows[marked.current]) },
+      ...(onSelect ? [{ keys: "x", what: "Select the row", run: () => toggle(rows[marked.current]) }] : []),
     ],
     [rows, cursor, selected],
   );
