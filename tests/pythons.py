@@ -30,7 +30,13 @@ from pathlib import Path
 from tests.isolation import ROOT
 
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
-TOOLS = ("pytest", "hypothesis", "pika", "amqp")  # of the extra `dev`; none of them is compiled
+TOOLS = (
+    "pytest",
+    "pytest-timeout",
+    "hypothesis",
+    "pika",
+    "amqp",
+)  # of the extra `dev`; none of them is compiled
 INSTALL_S = 300
 RUN_S = 1200
 
@@ -44,7 +50,7 @@ SHORT = (
     "tests/engine/test_engine.py",
     "tests/journal/test_commit.py",
 )
-PYTEST = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
+PYTEST = ("pytest", "_pytest", "pytest_timeout", "py", "pluggy", "iniconfig", "packaging", "pygments")
 WHOLE = (
     "tests/test_stdlib_names.py",
     "tests/test_config.py",
@@ -172,7 +178,7 @@ def run_short(python: Python) -> subprocess.CompletedProcess[str]:
 def run_tests(
     python: Path | str, *words: str, capture: bool = False, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=capture, text=True, timeout=RUN_S, env=environ)
 
 

@@ -44,7 +44,7 @@ def servers(redis_server: Server, tmp_path: Path, told: Receivers) -> Iterator[l
 
 
 def evaluates(server: Served) -> bool:
-    return b"openq_alert_evaluator 1" in server.get("/metrics")[1]
+    return b"openq_alert_evaluator 1" in server.get("/metrics")[1].splitlines()
 
 
 def fill(client: Client, queue: str) -> None:

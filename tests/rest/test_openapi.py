@@ -29,6 +29,10 @@ NAMES = {
     **dict.fromkeys(("number", "batch"), "1"),
     "schedule": "fuzz",
     "webhook": "fuzz",
+    "rule": "backlog",
+    "silence": "fuzz",
+    "alert": "fuzz",
+    "index": "1",
 }
 
 ROWS = "application/x-openq-rows"

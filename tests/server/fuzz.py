@@ -752,7 +752,9 @@ def sqs(action: str, body: bytes, chance: random.Random | None = None) -> bytes:
 class SignIns:
     """Requests to a server with users, by somebody who is none of them."""
 
-    PUBLIC = re.compile(r"/livez|/readyz|/healthz|/openapi\.json|/api/v1/(accounts/[^/]+/)?health")
+    PUBLIC = re.compile(
+        r"/livez|/readyz|/healthz|/openapi\.json|/api/v1/(accounts/[^/]+/)?health|/api/v1/session"
+    )
 
     def __init__(self) -> None:
         self.server = FuzzServer()

@@ -189,6 +189,7 @@ OURS: list[tuple[ours.OpenQError, str, int]] = [
     (ours.DirectoryInUse("/d", 1), "ServiceUnavailable", 503),
     (ours.HistoryUnavailable("gone"), "ResourceNotFoundException", 404),
     (ours.Closed(), "ServiceUnavailable", 503),
+    (ours.ConnectionClosed("maintenance"), "ServiceUnavailable", 503),
     (ours.Forked("q", None), "ServiceUnavailable", 503),
     (ours.OutOfRoom("no room"), "ServiceUnavailable", 503),
     (ours.StoreError("WRONGTYPE"), "ServiceUnavailable", 503),

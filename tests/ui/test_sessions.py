@@ -206,6 +206,7 @@ def test_events_and_the_websocket_take_the_cookie(site: Site) -> None:
     seen = b""
     while b"published" not in seen:
         seen += answer.readline()
+    answer.close()
     connection.close()
     url = f"ws://127.0.0.1:{site.server.port}/api/v1/stream"
     headers = {"cookie": cookie["cookie"]}

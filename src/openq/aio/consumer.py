@@ -141,6 +141,8 @@ class Consumer:
 
     async def _abort(self) -> None:
         self._stopping.set()
+        if self._feed is not None:
+            self._feed.end()  # first: what is released must not come back
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

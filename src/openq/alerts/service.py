@@ -90,6 +90,10 @@ class AlertService:
         self._owner = ""
         self._unsaved: list[HistoryEntry] = []
         self._trouble = ""
+        self._sources = Sources(context, "")
+        self._notifier = Notifier(context, "", self._wake.set)
+        self._store_book = Book(STATE, "", None)
+        self._server_book = Book(SERVER, "", SERVER_TTL_MS)
         self._times = Histogram(0.000_001, 7, 24)
         self.errors = 0
         self.evaluated_ms = 0
@@ -113,7 +117,6 @@ class AlertService:
         self._sources.notifications_failed = lambda: self._notifier.failed
         if self.has_peers:
             self._ownership = Ownership(self._broker.kv, label, BUCKET)
-        self._store_book = Book(STATE, "", None)
         self._server_book = Book(f"{SERVER}{name}", name if self.has_peers else "", SERVER_TTL_MS)
         self.configure(config)
         self._thread = threading.Thread(target=self._run, name="openq-alerts", daemon=True)
@@ -659,7 +662,7 @@ class AlertService:
             Family(
                 "openq_alert_evaluator",
                 "gauge",
-                "1: this server evaluates the alerts of the store.",
+                "Whether this server evaluates the alerts of the store: 1, otherwise 0.",
                 [({}, int(self._is_owner))],
             ),
         ]

@@ -37,7 +37,7 @@ class ConsumerQuery(QueryParameters, kw_only=True):
     queue: str | None = None
     protocol: Literal["amqp", "ws", "http"] | None = None
     limit: Limit = 100
-    after: Annotated[str, Meta(description="the `next` of a page")] = ""
+    after: Annotated[str, Meta(max_length=20, description="the `next` of a page")] = ""
 
 
 class CloseQuery(QueryParameters, kw_only=True):
@@ -228,7 +228,7 @@ def list_consumers(call: RestCall) -> None:
             for consumer in _consumers(each)
             if query.queue in (None, consumer.queue)
         ]
-        start = int(query.after) if query.after.isdecimal() else 0
+        start = int(query.after) if query.after.isdigit() and query.after.isascii() else 0
         end = start + query.limit
         return ConsumerList(
             consumers=found[start:end], total=len(found), next=str(end) if end < len(found) else None
