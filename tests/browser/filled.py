@@ -20,6 +20,8 @@ from tests.rest.helpers import Client
 from tests.serving import Served
 
 PASSWORD = "canary-admin-password"
+# Of a user who may do little.
+FEW = {"effect": "allow", "actions": ["send", "peek"], "queues": "orders*"}
 REASONS = ("timeout calling payment 4711", "KeyError: 'customer'", "no such product: 99")
 TRACEBACK = """Traceback (most recent call last):
   File "shop.py", line 7, in handle
@@ -105,6 +107,8 @@ def by_rest(client: Client, endpoint: str) -> None:
         ("/schedules/report", {"queue": "mails", "cron": "0 7 * * mon-fri", "payload": "report"}),
         ("/webhooks/shop", {"url": f"{endpoint}/hook", "events": {"queues": ["orders"]}}),
         ("/users/bob", {"role": "viewer", "password": "canary-other-password"}),
+        ("/users/cid", {"role": "none", "password": PASSWORD, "rules": [FEW]}),
+        ("/webhooks/mailer", {"url": f"{endpoint}/mail", "queue": "mails"}),
     ]
     for path, body in put:
         reply = client.put(path, body)

@@ -65,6 +65,14 @@ def test_a_new_user_signs_in_and_sees_only_its_queues_and_the_audit_log_has_it(
     expect(other.page.get_by_role("row", name=re.compile("orders"))).to_be_visible()
     expect(other.page.get_by_role("row")).to_have_count(2)  # with the head
     expect(other.page.get_by_role("link", name="Administration")).to_have_count(0)
+    # It may send and peek, and is offered nothing else.
+    other.page.goto("/ui/queues/orders/messages")
+    expect(other.page.get_by_role("link", name="Send message")).to_be_visible()
+    for name in ("Pause", "Purge…", "Delete…"):
+        expect(other.page.get_by_role("button", name=name)).to_have_count(0)
+    other.page.goto("/ui/webhooks")
+    expect(other.page.get_by_text("No webhooks")).to_be_visible()
+    expect(other.page.get_by_role("button", name="Add a webhook")).to_have_count(0)
     other.page.goto("/ui/admin/users")
     expect(other.page.get_by_text("for users with the role admin")).to_be_visible()
     other.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from openq import OpenQ
+from tests import serving
 from tests.browser.visitor import Visitor
 from tests.serving import Served
 
@@ -144,3 +146,18 @@ def test_a_search_over_all_queues(served: Served, page: Page) -> None:
     expect(page.get_by_text("Searched 52 messages in 2 of 2 queues, 2 found")).to_be_visible()
     page.get_by_role("row", name=re.compile("the needle")).get_by_role("button").click()
     expect(page).to_have_url(re.compile("/ui/messages/.*queue=b"))
+
+
+def test_a_trace_is_a_link_where_the_server_knows_who_shows_it(browser: Browser, tmp_path: Path) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    (tmp_path / "openq.toml").write_text('ui_trace_url = "https://tempo.example/trace/{trace_id}"\n')
+    with serving.served(tmp_path / "data", "--config", str(tmp_path / "openq.toml")) as served:
+        queue = OpenQ("orders", url=served.url)
+        id = queue.publish("x", attributes={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
+        visitor = Visitor(browser, served.url)
+        visitor.page.goto(f"/ui/messages/{id}?queue=orders")
+        link = visitor.page.get_by_role("link", name=trace)
+        expect(link).to_have_attribute("href", f"https://tempo.example/trace/{trace}")
+        expect(link).to_have_attribute("rel", re.compile("noreferrer"))
+        visitor.close()
+        visitor.check()  # nothing was asked of the other host

@@ -54,6 +54,7 @@ SCREENS = (
     "workers",
     "alerts",
     "alerts/rules",
+    "alerts/destinations",
     "alerts/silences",
     "alerts/history",
     "schedules",
@@ -65,6 +66,8 @@ SCREENS = (
     "admin/permissions",
     "admin/audit",
     "admin/node",
+    "admin/config",
+    "admin/config?shown=all",
     "no-such-screen",
 )
 SHORT = {("", "light"), ("queues/orders-dead/messages?id={message}", "dark"), ("dead-letters", "light")}

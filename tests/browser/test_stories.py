@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pika
@@ -18,6 +19,7 @@ from tests import serving
 from tests.browser.filled import PASSWORD, by_amqp, config
 from tests.browser.visitor import Visitor
 from tests.real_clients import boto
+from tests.rest.helpers import Client
 from tests.serving import Served
 from tests.waiting import until
 
@@ -193,6 +195,36 @@ def test_a_session_that_expires_asks_for_a_login_and_returns_to_the_screen(
         page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="orders")).to_be_visible()
+        assert page.url.endswith("/ui/queues/orders")
+        visitor.close()
+        visitor.check()
+
+
+@pytest.mark.ui
+def test_a_token_that_expires_ends_the_session_of_an_open_page(tmp_path: Path, browser: Browser) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    store = UserStore(data / "users.json")
+    store.add_user("ann", role="admin", password=PASSWORD)
+    token = store.create_token("ann", "other")
+    with serving.served(data) as server:
+        OpenQ("orders", url=server.url, token=token)
+        visitor = Visitor(browser, server.url)
+        visitor.expect("401 (Unauthorized)")
+        page = visitor.page
+        page.goto("/ui/queues/orders")
+        expect(page.get_by_role("heading", name="Sign in to OpenQ")).to_be_visible()
+        client = Client(server.url, headers={"authorization": f"Bearer {token}"})
+        expires = (datetime.now(UTC) + timedelta(seconds=10)).isoformat()
+        made = client.post("/tokens", {"user": "ann", "name": "brief", "expires": expires})
+        assert made.status == 201, made.data
+        body = {"token": made.value["token"]}
+        reply = visitor.context.request.post("/api/v1/session", data=body, headers={"X-OpenQ-Request": "1"})
+        assert reply.status == 201, reply.text()
+        page.reload()
+
+        expect(page.get_by_role("heading", name="Sign in to OpenQ")).to_be_hidden()
+        expect(page.get_by_role("heading", name="Sign in to OpenQ")).to_be_visible(timeout=60_000)
         assert page.url.endswith("/ui/queues/orders")
         visitor.close()
         visitor.check()

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { bytes, count, duration, oneLine, plural, rate, relative } from "./format";
+import { bytes, count, csvOf, duration, oneLine, plural, rate, relative, upright } from "./format";
 
 describe("numbers", () => {
   it("are grouped, and short from a million on", () => {
@@ -21,6 +21,13 @@ describe("numbers", () => {
   it("agree with their noun", () => {
     expect(plural(1, "policy", "policies")).toBe("1 policy");
     expect(plural(2, "message")).toBe("2 messages");
+  });
+});
+
+describe("texts of others", () => {
+  it("do not turn the direction of what follows", () => {
+    expect(upright("gpj.\u202eexe \u2067x\u2069")).toBe("gpj.\ufffdexe \ufffdx\ufffd");
+    expect(upright("عربي")).toBe("عربي");
   });
 });
 
@@ -45,4 +52,8 @@ describe("one line", () => {
     expect(oneLine("a\u0000b\nc")).toBe("a b c");
     expect(oneLine("x".repeat(300), 10)).toBe(`${"x".repeat(10)}…`);
   });
+});
+
+it("a CSV file quotes what needs it, and no text becomes a formula", () => {
+  expect(csvOf([["a", "b"], ['say "hi", twice', -1.5], ["=1+1", null]])).toBe('a,b\r\n"say ""hi"", twice",-1.5\r\n\'=1+1,\r\n');
 });

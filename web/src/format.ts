@@ -38,7 +38,7 @@ export function bytes(value: number | null | undefined): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let index = 0;
   let size = value;
-  while (size >= 1024 && index < units.length - 1) {
+  while (size >= 1023.5 && index < units.length - 1) {
     size /= 1024;
     index += 1;
   }
@@ -81,5 +81,32 @@ export function plural(value: number, one: string, many: string = `${one}s`): st
 export function oneLine(text: string, limit = 200): string {
   const cut = text.length > limit ? `${text.slice(0, limit)}…` : text;
   // eslint-disable-next-line no-control-regex
-  return cut.replace(/[\u0000-\u001f\u007f]+/g, " ");
+  return upright(cut.replace(/[\u0000-\u001f\u007f]+/g, " "));
+}
+
+/** Characters that turn the direction of what follows are shown as �: they could make a name look like another. */
+export function upright(text: string): string {
+  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+}
+
+/** Seconds since the epoch as the value of an input for local time, and back. */
+export function localInput(seconds: number): string {
+  const date = new Date(seconds * 1000);
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+}
+
+export function secondsOfInput(text: string): number | undefined {
+  const seconds = Math.floor(new Date(text).getTime() / 1000);
+  return Number.isNaN(seconds) ? undefined : seconds;
+}
+
+/** Lines of RFC 4180. A text that a spreadsheet would take for a formula gets an apostrophe before it. */
+export function csvOf(rows: unknown[][]): string {
+  const cell = (value: unknown): string => {
+    if (value === null || value === undefined) return "";
+    let text = typeof value === "object" ? JSON.stringify(value) : String(value);
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }

@@ -28,7 +28,15 @@ export function isRange(text: string | null): text is Range {
 
 export async function loadSeries(range: Range, queue: string | undefined, names: string[], signal?: AbortSignal): Promise<SeriesView> {
   const from = new Date(Date.now() - SECONDS[range] * 1000).toISOString();
-  return call("show_series", { queue, name: names.join(","), from, step: STEPS[range] }, undefined, signal);
+  return finished(await call("show_series", { queue, name: names.join(","), from, step: STEPS[range] }, undefined, signal));
+}
+
+/** Without a last step that still goes on: what was counted in a part of it looks like a fall. */
+export function finished(series: SeriesView, now = Date.now() / 1000): SeriesView {
+  const last = series.times.at(-1);
+  if (last === undefined || series.times.length < 3 || last + series.step <= now) return series;
+  const values = Object.fromEntries(Object.entries(series.values).map(([name, column]) => [name, column.slice(0, -1)]));
+  return { ...series, times: series.times.slice(0, -1), values };
 }
 
 /** Values per second: sums are divided by the step, the others stay as they are. */

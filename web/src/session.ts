@@ -1,14 +1,17 @@
 /** Who is signed in, and what they may do. */
 import { signal } from "@preact/signals";
 
+import { covers, type QueueAction } from "./admin/rules";
 import { call, onSessionEnd } from "./api/client";
-import type { LoginRequest, SessionView } from "./api/schema";
+import { setNeedsToken } from "./api/lines";
+import type { LoginRequest, RuleView, SessionView } from "./api/schema";
 
 /** undefined: not asked yet; null: a login is needed. */
 export const session = signal<SessionView | null | undefined>(undefined);
 
 export async function loadSession(): Promise<void> {
   const now = await call("show_session", {});
+  setNeedsToken(now.login_required);
   session.value = now.authenticated || !now.login_required ? now : null;
 }
 
@@ -35,6 +38,28 @@ export function isAdmin(): boolean {
 /** Actions are shown only to those who may change something. The server decides anyway. */
 export function mayChange(): boolean {
   return session.value !== null && session.value !== undefined && !session.value.read_only;
+}
+
+/**
+ * Whether the page offers an action on a queue, or without one: on any queue. By the rules of the user and of its token;
+ * the policy of a queue may allow more, and the server decides anyway.
+ */
+export function may(action: QueueAction, queue?: string): boolean {
+  const now = session.value;
+  if (!now || !mayChange()) return false;
+  if (isOpen()) return true;
+  if (queue === undefined) return now.permissions?.[action] !== "none";
+  if (now.token_rules && !allows(now.token_rules, action, queue, now.account)) return false;
+  return now.is_root || allows(now.rules, action, queue, now.account);
+}
+
+/** A deny outweighs every allow. */
+function allows(rules: RuleView[], action: QueueAction, queue: string, account: string | null): boolean {
+  const applying = rules.filter((rule) => {
+    const isHere = rule.account === null || rule.account === "*" || rule.account === account;
+    return isHere && rule.actions.includes(action) && covers(rule.queues ?? "*", queue);
+  });
+  return applying.length > 0 && applying.every((rule) => rule.effect === "allow");
 }
 
 onSessionEnd(() => {

@@ -1,6 +1,6 @@
 """Answers `/ui/` and everything below it.
 
-The dashboard is a single-page application: an address without a file extension is a screen, and gives
+The dashboard is a single-page application: an address that is not that of a file is a screen, and gives
 `index.html`. Nothing here needs authentication, because the files are the same for everybody; the page logs
 in and reads by the REST API (docs/decisions/0025-dashboard.md).
 """
@@ -81,7 +81,8 @@ def redirect(request: HttpRequest) -> None:
 
 
 def _is_file_name(name: str) -> bool:
-    return "." in name.rpartition("/")[2] or name.startswith(HASHED)
+    """Of a build: at the top or below `assets/`. Elsewhere a dot is of a name: `queues/orders.fifo`."""
+    return name.startswith(HASHED) or ("." in name and "/" not in name)
 
 
 def _is_building() -> bool:

@@ -6,20 +6,30 @@ import { openAction } from "../components/dialog";
 import { plural } from "../format";
 import { watchTask } from "./tasks";
 
-export function openDiscard({ queue, filter, done }: { queue: string; filter?: Partial<MessageFilter>; done?: () => void }): void {
-  const body = (dryRun: boolean) => ({ filter: filter ? { state: "all" as const, ...filter } : null, dry_run: dryRun });
+export interface DiscardChoice {
+  /** The queues to discard from: those that hold a part of a group. */
+  queues: string[];
+  filter?: Partial<MessageFilter>;
+  done?: () => void;
+}
+
+export function openDiscard({ queues, filter, done }: DiscardChoice): void {
+  const body = (dryRun: boolean) => ({ filter: filter ? { state: "all" as const, ...filter } : null, dry_run: dryRun, undo: !dryRun });
   openAction({
-    title: `Discard messages of ${queue}`,
+    title: `Discard messages of ${queues.join(", ")}`,
     verb: "Discard",
     danger: true,
-    count: async (aborted) => (await call("discard", { queue }, body(true), aborted)).total ?? 0,
-    body: () => <p>The messages are deleted. A replay can bring them back as long as the history of their queue reaches.</p>,
-    request: () => requestOf("discard", { queue }, body(false)),
-    cli: () => cliLine("dlq", "discard", queue, ...filterFlags(filter)),
+    count: async (aborted) => {
+      const found = await Promise.all(queues.map((queue) => call("discard", { queue }, body(true), aborted)));
+      return found.reduce((sum, each) => sum + (each.total ?? 0), 0);
+    },
+    body: () => <p>The messages are deleted. For ten minutes this can be undone, unless they are very many; a replay can bring them back as long as the history of their queue reaches.</p>,
+    request: () => queues.map((queue) => requestOf("discard", { queue }, body(false))),
+    cli: () => queues.map((queue) => cliLine("dlq", "discard", queue, ...filterFlags(filter))),
     run: async () => {
-      const task = await call("discard", { queue }, body(false));
-      watchTask(task.id, done);
-      return `Discarding ${plural(task.total ?? 0, "message")}.`;
+      const tasks = await Promise.all(queues.map((queue) => call("discard", { queue }, body(false))));
+      for (const task of tasks) watchTask(task.id, done);
+      return `Discarding ${plural(tasks.reduce((sum, each) => sum + (each.total ?? 0), 0), "message")}.`;
     },
     done,
   });
@@ -29,12 +39,15 @@ export function openDiscard({ queue, filter, done }: { queue: string; filter?: P
 export function filterFlags(filter: Partial<MessageFilter> | undefined): string[] {
   if (!filter) return [];
   const flags: string[] = [];
-  if (filter.text) flags.push("--text", filter.text);
-  if (filter.message_type) flags.push("--type", filter.message_type);
-  if (filter.reason) flags.push("--reason", filter.reason);
-  if (filter.reason_group) flags.push("--reason-group", filter.reason_group);
-  for (const id of filter.ids ?? []) flags.push("--id", id);
-  for (const [name, value] of Object.entries(filter.attributes ?? {})) flags.push("--attribute", `${name}=${String(value)}`);
-  for (const [path, value] of Object.entries(filter.json ?? {})) flags.push("--where", `${path}=${String(value)}`);
+  // Joined where the value is empty or would be read as a flag of its own.
+  const add = (name: string, value: string) => flags.push(...(value === "" || value.startsWith("-") ? [`${name}=${value}`] : [name, value]));
+  if (filter.text) add("--text", filter.text);
+  if (filter.message_type) add("--type", filter.message_type);
+  if (filter.reason) add("--reason", filter.reason);
+  // "" is a group too: dead letters without a reason.
+  if (filter.reason_group !== undefined && filter.reason_group !== null) add("--reason-group", filter.reason_group);
+  for (const id of filter.ids ?? []) add("--id", id);
+  for (const [name, value] of Object.entries(filter.attributes ?? {})) add("--attribute", `${name}=${String(value)}`);
+  for (const [path, value] of Object.entries(filter.json ?? {})) add("--where", `${path}=${String(value)}`);
   return flags;
 }

@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 
 import { call, Problem, requestOf } from "../api/client";
 import { cliLine } from "../api/lines";
+import { bringBack } from "./tasks";
 import { openAction } from "../components/dialog";
 import { toast, toastProblem } from "../components/toast";
 import { CheckField, TextField } from "../components/field";
@@ -67,10 +68,13 @@ export function openPurge(queue: string, done?: () => void): void {
     verb: "Purge",
     danger: true,
     count: async (aborted) => (await call("purge_queue", { queue, dry_run: true }, undefined, aborted)).messages,
-    body: () => <p>All messages are deleted, those in flight too. The queue stays. While its history is kept, a replay that includes purged messages brings them back.</p>,
-    request: () => requestOf("purge_queue", { queue }),
+    body: () => <p>All messages are deleted, those in flight too. The queue stays. For ten minutes ready and delayed messages can be brought back, unless they are very many.</p>,
+    request: () => requestOf("purge_queue", { queue, undo: true }),
     cli: () => cliLine("queue", "purge", queue),
-    run: async () => `${plural((await call("purge_queue", { queue })).messages, "message")} deleted from ${queue}.`,
+    run: async () => {
+      const { messages, undo } = await call("purge_queue", { queue, undo: true });
+      return { text: `${plural(messages, "message")} deleted from ${queue}.`, undo: undo ? () => void bringBack(queue, undo, done) : undefined };
+    },
     done,
   });
 }

@@ -24,6 +24,8 @@ interface ChartProps {
   height?: number;
   /** Called with the span that was selected with the mouse, in seconds. */
   onSpan?: (from: number, to: number) => void;
+  /** A part of the chart that is chosen, in seconds. */
+  span?: [number, number];
 }
 
 function colourOf(name: string): string {
@@ -42,12 +44,14 @@ export function Chart(props: ChartProps) {
   const [at, setAt] = useState<number | null>(null);
   const [asTable, setAsTable] = useState(false);
   const { times, lines, format } = props;
+  const chosen = useRef(props.span);
+  chosen.current = props.span;
   const shape = `${theme.value}|${lines.map((line) => line.title + line.colour).join()}`;
 
   useEffect(() => {
     const element = box.current;
     if (!element || asTable) return;
-    const chart = new uPlot(options(props, element.clientWidth, setAt), [times, ...lines.map((line) => line.values)], element);
+    const chart = new uPlot(options(props, element.clientWidth, setAt, () => chosen.current), [times, ...lines.map((line) => line.values)], element);
     plot.current = chart;
     const observer = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: props.height ?? 200 }));
     observer.observe(element);
@@ -59,7 +63,7 @@ export function Chart(props: ChartProps) {
   }, [shape, asTable]);
   useEffect(() => {
     plot.current?.setData([times, ...lines.map((line) => line.values)]);
-  }, [times, lines]);
+  }, [times, lines, props.span?.[0], props.span?.[1]]);
 
   const index = at ?? times.length - 1;
   return (
@@ -68,7 +72,7 @@ export function Chart(props: ChartProps) {
         <figcaption class="legend">
           {lines.map((line) => (
             <span class="key" key={line.title}>
-              <span class="swatch" style={{ background: `var(${line.colour})` }} />
+              <span class={`swatch ${line.dashed ? "dashed" : ""}`} style={{ color: `var(${line.colour})` }} />
               {line.title} <b>{format(line.values[index])}</b>
             </span>
           ))}
@@ -83,13 +87,15 @@ export function Chart(props: ChartProps) {
   );
 }
 
-function options(props: ChartProps, width: number, setAt: (index: number | null) => void): uPlot.Options {
+function options(props: ChartProps, width: number, setAt: (index: number | null) => void, chosen: () => [number, number] | undefined): uPlot.Options {
   const text = colourOf("--text-soft");
   const line = colourOf("--line");
+  const fill = colourOf("--accent-soft");
   const font = "12px system-ui, sans-serif";
   return {
     width,
     height: props.height ?? 200,
+    padding: [null, 26, null, null],
     legend: { show: false },
     cursor: { y: false, drag: { x: props.onSpan !== undefined, y: false, setScale: false } },
     scales: { y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.08 : 1] } },
@@ -100,6 +106,8 @@ function options(props: ChartProps, width: number, setAt: (index: number | null)
         grid: { stroke: line, width: 1 },
         ticks: { stroke: line, width: 1 },
         space: 80,
+        // A second line has the date where a day begins.
+        size: (_u, values) => (values?.some((value) => value?.includes("\n")) ? 44 : 30),
         values: (_u, times) => axisTimes(times),
       },
       {
@@ -123,6 +131,17 @@ function options(props: ChartProps, width: number, setAt: (index: number | null)
       })),
     ],
     hooks: {
+      drawClear: [
+        (chart) => {
+          const span = chosen();
+          if (!span) return;
+          const { left, top, width: full, height } = chart.bbox;
+          const from = Math.max(left, chart.valToPos(span[0], "x", true));
+          const until = Math.min(left + full, chart.valToPos(span[1], "x", true));
+          chart.ctx.fillStyle = fill;
+          if (until > from) chart.ctx.fillRect(from, top, until - from, height);
+        },
+      ],
       setCursor: [(chart) => setAt(chart.cursor.idx ?? null)],
       setSelect: [
         (chart) => {
@@ -192,12 +211,13 @@ function ValueTable(props: ChartProps) {
   );
 }
 
-/** A line without axes for a table cell. Decoration: the numbers stand beside it. */
-export function Sparkline({ values }: { values: readonly number[] }) {
+/** A line without axes for a table cell, the newest of `slots` values at the right. Decoration: the numbers stand beside it. */
+export function Sparkline({ values, slots = values.length }: { values: readonly number[]; slots?: number }) {
   if (values.length < 2) return <svg class="spark" aria-hidden="true" />;
   const top = Math.max(...values, 1e-9);
-  const step = 96 / (values.length - 1);
-  const path = values.map((value, index) => `${index ? "L" : "M"}${(index * step).toFixed(1)} ${(20 - (value / top) * 18).toFixed(1)}`).join("");
+  const step = 96 / (slots - 1);
+  const first = slots - values.length;
+  const path = values.map((value, index) => `${index ? "L" : "M"}${((first + index) * step).toFixed(1)} ${(20 - (value / top) * 18).toFixed(1)}`).join("");
   return (
     <svg class="spark" viewBox="0 0 96 22" preserveAspectRatio="none" aria-hidden="true">
       <path d={path} />

@@ -47,3 +47,8 @@ export function Code({ text, copyable = true }: { text: string; copyable?: boole
     </div>
   );
 }
+
+/** A sentence with `code` in it. */
+export function Ticked({ text }: { text: string }) {
+  return <>{text.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
+}

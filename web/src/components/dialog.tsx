@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Problem, type Request } from "../api/client";
 import { curlLine } from "../api/lines";
+import { upright } from "../format";
 import { Button, Notice } from "./basics";
 import { CopyLine } from "./code";
 import { toast, toastProblem } from "./toast";
@@ -25,7 +26,7 @@ export function Dialog(props: { title: string; onClose: () => void; wide?: boole
     <dialog
       ref={dialog}
       class={props.wide ? "wide" : ""}
-      aria-label={props.title}
+      aria-label={upright(props.title)}
       onCancel={(event) => {
         event.preventDefault();
         props.onClose();
@@ -34,7 +35,7 @@ export function Dialog(props: { title: string; onClose: () => void; wide?: boole
     >
       <div class="dialog">
         <div class="row between">
-          <h2>{props.title}</h2>
+          <h2>{upright(props.title)}</h2>
           <Button small kind="quiet" aria-label="Close" onClick={props.onClose}>
             ✕
           </Button>
@@ -50,20 +51,23 @@ export interface Action {
   /** What will happen, in a sentence or with fields of a form. Is drawn again when the form changes. */
   body?: () => ComponentChildren;
   danger?: boolean;
+  wide?: boolean;
   /** How many messages it touches: a dry run. Runs again when `key` changes. */
   count?: (signal: AbortSignal) => Promise<number>;
   key?: () => string;
   noun?: [string, string];
   /** Text of the button that does it: "Redrive", followed by the count. */
   verb: string;
-  /** What is sent, for "copy as curl". */
-  request?: () => Request;
-  cli?: () => string;
+  /** What is sent, for "copy as curl": one line for each request. */
+  request?: () => Request | Request[];
+  /** The same for the command line. */
+  cli?: () => string | string[];
   /** Does it; the result is the text of a toast, with an optional way back. */
   run: () => Promise<string | { text: string; undo?: () => void }>;
   done?: () => void;
 }
 
+const TYPING_MS = 350;
 const current = signal<Action | null>(null);
 
 export function openAction(action: Action): void {
@@ -80,16 +84,24 @@ function ActionDialog({ action, onClose }: { action: Action; onClose: () => void
   const [problem, setProblem] = useState<Problem>();
   const [busy, setBusy] = useState(false);
   const key = action.key?.() ?? "";
+  const isFirst = useRef(true);
   useEffect(() => {
     if (!action.count) return;
     const aborter = new AbortController();
+    const look = () =>
+      action.count!(aborter.signal).then(
+        (value) => !aborter.signal.aborted && setCount(value),
+        (error: unknown) => !aborter.signal.aborted && error instanceof Problem && setProblem(error),
+      );
     setCount(undefined);
     setProblem(undefined);
-    action.count(aborter.signal).then(
-      (value) => !aborter.signal.aborted && setCount(value),
-      (error: unknown) => !aborter.signal.aborted && error instanceof Problem && setProblem(error),
-    );
-    return () => aborter.abort();
+    // Later ones follow the keyboard: not for every letter.
+    const timer = setTimeout(() => void look(), isFirst.current ? 0 : TYPING_MS);
+    isFirst.current = false;
+    return () => {
+      clearTimeout(timer);
+      aborter.abort();
+    };
   }, [key]);
 
   async function run(): Promise<void> {
@@ -109,9 +121,9 @@ function ActionDialog({ action, onClose }: { action: Action; onClose: () => void
 
   const [one, many] = action.noun ?? ["message", "messages"];
   const waits = action.count !== undefined && count === undefined;
-  const request = action.request?.();
+  const lines = [...[action.cli?.() ?? []].flat(), ...[action.request?.() ?? []].flat().map((request) => curlLine(request))];
   return (
-    <Dialog title={action.title} onClose={onClose}>
+    <Dialog title={action.title} onClose={onClose} wide={action.wide}>
       {action.body?.()}
       {action.count && (
         <p aria-live="polite">
@@ -123,12 +135,13 @@ function ActionDialog({ action, onClose }: { action: Action; onClose: () => void
           {problem.message} {problem.hint}
         </Notice>
       )}
-      {(action.cli || request) && (
+      {lines.length > 0 && (
         <details>
           <summary>Copy as a command</summary>
           <div class="stack tight">
-            {action.cli && <CopyLine text={action.cli()} />}
-            {request && <CopyLine text={curlLine(request)} />}
+            {lines.map((line) => (
+              <CopyLine key={line} text={line} />
+            ))}
           </div>
         </details>
       )}

@@ -7,7 +7,7 @@ import type { MessageView } from "../api/schema";
 import { openCancel, openDelay, openEdit, openMove } from "../actions/messages";
 import { useLoad } from "../load";
 import { to } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 import { Badge, Button, Facts, LinkButton, Show, Time } from "./basics";
 import { BodyView, RawView } from "./body_view";
 import { Code, CopyLine } from "./code";
@@ -48,7 +48,7 @@ export function MessageDetail({ queue, message, onClose, reload }: { queue: stri
           )}
         </div>
       </header>
-      {mayChange() && <MessageButtons queue={queue} message={message} reload={reload} />}
+      {(may("manage", queue) || may("send", queue)) && <MessageButtons queue={queue} message={message} reload={reload} />}
       <div class="tabs" role="tablist" aria-label="Parts of the message">
         {TABS.map(([id, title]) => (
           <button key={id} type="button" role="tab" id={`tab-${id}`} aria-controls="tab-panel" aria-selected={tab === id} onClick={() => setTab(id)}>
@@ -69,12 +69,15 @@ export function MessageDetail({ queue, message, onClose, reload }: { queue: stri
 
 export function MessageButtons({ queue, message, reload }: { queue: string; message: MessageView; reload?: () => void }) {
   const choice = { queue, ids: [message.id], done: reload };
+  const mayManage = may("manage", queue);
   return (
     <div class="toolbar">
-      <Button small onClick={() => openMove(choice)}>
-        Move…
-      </Button>
-      {message.state !== "in_flight" && (
+      {mayManage && (
+        <Button small onClick={() => openMove(choice)}>
+          Move…
+        </Button>
+      )}
+      {mayManage && message.state !== "in_flight" && (
         <>
           <Button small onClick={() => openDelay(choice)}>
             Delay…
@@ -84,12 +87,16 @@ export function MessageButtons({ queue, message, reload }: { queue: string; mess
           </Button>
         </>
       )}
-      <LinkButton small href={to(["queues", queue, "send"], { from: message.id })}>
-        Edit and send a copy
-      </LinkButton>
-      <Button small onClick={() => openCancel(choice)}>
-        Cancel…
-      </Button>
+      {may("send", queue) && (
+        <LinkButton small href={to(["queues", queue, "send"], { from: message.id })}>
+          Edit and send a copy
+        </LinkButton>
+      )}
+      {mayManage && (
+        <Button small onClick={() => openCancel(choice)}>
+          Cancel…
+        </Button>
+      )}
     </div>
   );
 }

@@ -50,11 +50,11 @@ interface Wanted {
 
 export function messageColumns(wanted: Wanted): Column<Row>[] {
   const columns: Column<Row>[] = [
-    { id: "age", title: "Sent", width: "110px", cell: (row) => <Ago at={row.timestamp} /> },
+    { id: "age", title: "Sent", width: "100px", cell: (row) => <Ago at={row.timestamp} /> },
     {
       id: "id",
       title: "Id",
-      width: "140px",
+      width: "130px",
       cell: (row) => (
         <button type="button" class="link mono" title={row.id} onClick={() => wanted.open(row)}>
           {shortId(row.id)}
@@ -64,7 +64,7 @@ export function messageColumns(wanted: Wanted): Column<Row>[] {
   ];
   if (wanted.queue) columns.push({ id: "queue", title: "Queue", width: "160px", cut: true, cell: (row) => <a href={to(["queues", row.queue])}>{row.queue}</a> });
   if (wanted.state) columns.push({ id: "state", title: "State", width: "110px", cell: (row) => <StateBadge message={row} /> });
-  columns.push({ id: "preview", title: "Body", cut: true, cell: (row) => <span class="preview">{oneLine(preview(row), 160)}</span> });
+  columns.push({ id: "preview", title: "Body", cut: true, cell: (row) => <span class="body-line">{oneLine(preview(row), 160)}</span> });
   if (!wanted.narrow) columns.push(
     { id: "attributes", title: "Type and attributes", cut: true, width: "220px", cell: (row) => <span class="soft">{attributesText(row)}</span> },
   );

@@ -31,6 +31,8 @@ export interface TableProps<T> {
   rowHref?: (row: T) => string;
   /** Opens a row beside the table, by a click or Enter. A cell has the link or button for it, too. */
   onOpen?: (row: T) => void;
+  /** More keys for the marked row: "r" redrives it, "p" looks into it. */
+  rowKeys?: { keys: string; what: string; run: (row: T) => void }[];
   /** Key of the row that is open. */
   current?: string;
   empty?: ComponentChildren;
@@ -90,6 +92,7 @@ export function DataTable<T>(props: TableProps<T>) {
       { keys: "k", what: "Previous row", run: () => move(-1) },
       { keys: "Enter", what: "Open the row", run: () => openRow(rows[marked.current]) },
       ...(onSelect ? [{ keys: "x", what: "Select the row", run: () => toggle(rows[marked.current]) }] : []),
+      ...(props.rowKeys ?? []).map((each) => ({ keys: each.keys, what: each.what, run: () => withRow(each.run) })),
     ],
     [rows, cursor, selected],
   );
@@ -104,6 +107,11 @@ export function DataTable<T>(props: TableProps<T>) {
     } else element.querySelector("tr.cursor")?.scrollIntoView({ block: "nearest" });
   }, [cursor]);
 
+  function withRow(run: (row: T) => void): void {
+    // Without a mark: the open row, or the only one.
+    const row = rows[marked.current] ?? rows.find((each) => rowKey(each) === props.current) ?? (rows.length === 1 ? rows[0] : undefined);
+    if (row) run(row);
+  }
   function openRow(row: T | undefined): void {
     if (!row) return;
     if (props.onOpen) props.onOpen(row);

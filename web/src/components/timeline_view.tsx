@@ -5,6 +5,7 @@ import type { TimelineStepView } from "../api/schema";
 import { clockExact, duration, utc } from "../format";
 import { SPAN_WORDS, spansOf, ticksOf, toneOf, totalsOf } from "../messages/timeline";
 import { to } from "../router";
+import { session } from "../session";
 import { Badge, Choice, Empty } from "./basics";
 import { Code } from "./code";
 
@@ -118,7 +119,7 @@ function Steps({ steps }: { steps: TimelineStepView[] }) {
             {step.detail && <span class="about">{step.detail}</span>}
             {step.trace_id && (
               <span class="about soft">
-                trace <code>{step.trace_id}</code>
+                trace <TraceId of={step.trace_id} />
               </span>
             )}
             {step.traceback && (
@@ -131,5 +132,16 @@ function Steps({ steps }: { steps: TimelineStepView[] }) {
         );
       })}
     </ol>
+  );
+}
+
+/** With a link where the server knows who shows traces. Nothing is loaded from there by this page. */
+function TraceId({ of }: { of: string }) {
+  const template = session.value?.trace_url;
+  if (!template) return <code>{of}</code>;
+  return (
+    <a href={template.replaceAll("{trace_id}", encodeURIComponent(of))} target="_blank" rel="noreferrer noopener external">
+      <code>{of}</code> ↗
+    </a>
   );
 }

@@ -2,6 +2,7 @@
 import { signal } from "@preact/signals";
 
 import { Problem } from "../api/client";
+import { upright } from "../format";
 import { Button } from "./basics";
 
 interface Toast {
@@ -36,7 +37,7 @@ export function Toasts() {
     <div class="toasts" role="status" aria-live="polite">
       {toasts.value.map((each) => (
         <div key={each.id} class={`toast ${each.tone}`}>
-          <span>{each.text}</span>
+          <span>{upright(each.text)}</span>
           <span class="row">
             {each.action && (
               <Button small onClick={() => (dismiss(each.id), each.action?.run())}>

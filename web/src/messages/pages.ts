@@ -44,8 +44,15 @@ export function addPage<T>(rows: T[], page: T[], most = MAX_ROWS): { rows: T[]; 
   return { rows: dropped ? all.slice(dropped) : all, dropped };
 }
 
-/** The first page is loaded again every `everySeconds` while it is the only one. */
-export function usePages<T>(read: (after: string, signal: AbortSignal) => Promise<Page<T>>, keys: unknown[], everySeconds?: number): Pages<T> {
+/**
+ * The first page is loaded again every `everySeconds` while it is the only one. A search of which a part found nothing
+ * goes on by itself, for `goOnSeconds` at most.
+ */
+export function usePages<T>(
+  read: (after: string, signal: AbortSignal) => Promise<Page<T>>,
+  keys: unknown[],
+  { everySeconds, goOnSeconds = 0 }: { everySeconds?: number; goOnSeconds?: number } = {},
+): Pages<T> {
   const empty: State<T> = { rows: [], dropped: 0, scanned: 0, pages: 0, next: undefined, loading: true };
   const [state, setState] = useState<State<T>>(empty);
   const aborter = useRef<AbortController | undefined>(undefined);
@@ -53,7 +60,7 @@ export function usePages<T>(read: (after: string, signal: AbortSignal) => Promis
   now.current = state;
   const key = JSON.stringify(keys);
 
-  function load(after: string, isFresh: boolean): void {
+  function load(after: string, isFresh: boolean, began = Date.now()): void {
     aborter.current?.abort();
     const own = new AbortController();
     aborter.current = own;
@@ -61,6 +68,7 @@ export function usePages<T>(read: (after: string, signal: AbortSignal) => Promis
     read(after, own.signal).then(
       (page) => {
         if (own.signal.aborted) return;
+        const goesOn = page.rows.length === 0 && page.next !== undefined && Date.now() - began < goOnSeconds * 1000;
         setState((old) => {
           const added = isFresh ? { rows: page.rows, dropped: 0 } : addPage(old.rows, page.rows);
           return {
@@ -69,9 +77,10 @@ export function usePages<T>(read: (after: string, signal: AbortSignal) => Promis
             scanned: (isFresh ? 0 : old.scanned) + (page.scanned ?? page.rows.length),
             pages: isFresh ? 1 : old.pages + 1,
             next: page.next,
-            loading: false,
+            loading: goesOn,
           };
         });
+        if (goesOn) load(page.next!, false, began);
       },
       (error: unknown) => {
         if (own.signal.aborted) return;

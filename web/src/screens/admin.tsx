@@ -1,9 +1,10 @@
-/** Administration of the server: users, keys and tokens, permissions, audit log, node. */
+/** Administration of the server: users, keys and tokens, permissions, audit log, node, configuration. */
 import { Failed, PageHead, Tabs } from "../components/basics";
 import { Problem } from "../api/client";
 import { to, words } from "../router";
 import { isAdmin } from "../session";
 import { AuditLog } from "./admin_audit";
+import { Configuration } from "./admin_config";
 import { Credentials } from "./admin_credentials";
 import { Node } from "./admin_node";
 import { PermissionMatrix } from "./admin_permissions";
@@ -16,6 +17,7 @@ const TABS = [
   { id: "permissions", title: "Permissions", draw: PermissionMatrix },
   { id: "audit", title: "Audit log", draw: AuditLog },
   { id: "node", title: "Node", draw: Node },
+  { id: "config", title: "Configuration", draw: Configuration },
 ];
 
 export default function Admin() {

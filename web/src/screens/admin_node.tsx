@@ -11,6 +11,7 @@ import { bytes, count, duration, plural } from "../format";
 import { useLoad } from "../load";
 import { to } from "../router";
 import { mayChange } from "../session";
+import { Servers } from "./connections";
 
 const reloaded = signal<ReloadView | undefined>(undefined);
 
@@ -22,6 +23,7 @@ export function Node() {
         <Health />
         <ServerFacts />
       </div>
+      <Servers />
       <Damage />
       <Segments />
     </div>
@@ -81,7 +83,6 @@ function ServerFacts() {
               ["Queues", <a href={to(["queues"])}>{count(server.queues)}</a>],
               ["Started", <Time at={server.started} />],
               ["Up", duration(server.uptime)],
-              ["Servers", <a href={to(["connections", "servers"])}>of this store</a>],
             ]}
           />
         )}

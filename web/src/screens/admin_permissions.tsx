@@ -2,11 +2,11 @@
 import { permissionRows, QUEUE_ACTIONS, type PermissionRow, type Verdict } from "../admin/rules";
 import { call } from "../api/client";
 import { Badge, Card, Empty, Show } from "../components/basics";
-import { CopyLine } from "../components/code";
 import { FilterBox } from "../components/field";
 import { DataTable, type Column } from "../components/table";
 import { useLoad } from "../load";
 import { query, setQuery } from "../router";
+import { AccessTester } from "./admin_access";
 
 export function PermissionMatrix() {
   const loaded = useLoad((aborted) => call("list_users", {}, undefined, aborted), []);
@@ -27,12 +27,8 @@ export function PermissionMatrix() {
           )}
         </Show>
       </Card>
-      <Card title="May a user do it?">
-        <div class="stack tight">
-          <p>A deny outweighs every allow, and what nothing allows is denied. The policy of a queue can allow or deny more. The command line tests one case, on the machine of the server:</p>
-          <CopyLine text="openq perm test USER send QUEUE" />
-        </div>
-      </Card>
+      <p class="soft">A deny outweighs every allow, and what nothing allows is denied. The policy of a queue can allow or deny more; the test below takes it into account.</p>
+      {loaded.value && loaded.value.users.length > 0 && <AccessTester users={loaded.value.users.map((user) => user.name)} />}
     </div>
   );
 }

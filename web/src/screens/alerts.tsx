@@ -3,9 +3,9 @@ import { signal } from "@preact/signals";
 
 import { call, requestOf } from "../api/client";
 import { cliLine } from "../api/lines";
-import type { AlertItem, AlertRuleView, HistoryItem, SilenceView } from "../api/schema";
+import type { AlertItem, AlertRuleView, DestinationView, HistoryItem, SilenceView } from "../api/schema";
 import { Badge, Button, Card, Empty, PageHead, Show, Tabs, Time } from "../components/basics";
-import { CopyLine } from "../components/code";
+import { CopyLine, Ticked } from "../components/code";
 import { openAction } from "../components/dialog";
 import { TextField } from "../components/field";
 import { DataTable, type Column } from "../components/table";
@@ -27,11 +27,12 @@ export default function Alerts() {
         items={[
           { id: "now", title: "Now", href: to(["alerts"]) },
           { id: "rules", title: "Rules", href: to(["alerts", "rules"]) },
+          ...(isAdmin() ? [{ id: "destinations", title: "Destinations", href: to(["alerts", "destinations"]) }] : []),
           { id: "silences", title: "Silences", href: to(["alerts", "silences"]) },
           { id: "history", title: "History", href: to(["alerts", "history"]) },
         ]}
       />
-      {tab === "rules" ? <Rules /> : tab === "silences" ? <Silences /> : tab === "history" ? <History /> : <Now />}
+      {tab === "rules" ? <Rules /> : tab === "destinations" ? <Destinations /> : tab === "silences" ? <Silences /> : tab === "history" ? <History /> : <Now />}
     </>
   );
 }
@@ -81,7 +82,7 @@ function AlertCard({ alert, reload }: { alert: AlertItem; reload: () => void }) 
         </>
       }
       actions={
-        mayChange() && !alert.silenced ? (
+        mayChange() && isAdmin() && !alert.silenced ? (
           <Button small onClick={() => openSilence(alert.alert, alert.subject ?? "", reload)}>
             Silence…
           </Button>
@@ -93,7 +94,11 @@ function AlertCard({ alert, reload }: { alert: AlertItem; reload: () => void }) 
         <p class="soft">
           Since <Time at={alert.since} /> (<Time at={alert.since} ago />){alert.server && ` · ${alert.server}`}
         </p>
-        {alert.action && <p>{alert.action}</p>}
+        {alert.action && (
+          <p>
+            <Ticked text={alert.action} />
+          </p>
+        )}
         {alert.command && <CopyLine text={alert.command} />}
       </div>
     </Card>
@@ -121,7 +126,7 @@ function openSilence(alert: string, subject: string, done: () => void): void {
       </div>
     ),
     request: () => requestOf("add_silence", {}, body()),
-    cli: () => cliLine("alert", "silence", alert, "--for", `${hours.value}h`),
+    cli: () => cliLine("alert", "silence", alert, subject && "--subject", subject, "--for", `${body().seconds}s`, reason.value && "--reason", reason.value),
     run: async () => {
       await call("add_silence", {}, body());
       return `${alert} is silenced.`;
@@ -159,7 +164,7 @@ function ruleColumns(reload: () => void): Column<AlertRuleView>[] {
       id: "limits",
       title: "Limits",
       cell: (row) => (
-        <span class="nowrap">
+        <span>
           {Object.entries(row.limits)
             .map(([name, value]) => `${name} ${value}`)
             .join(", ") || "–"}
@@ -174,10 +179,15 @@ function ruleColumns(reload: () => void): Column<AlertRuleView>[] {
       num: true,
       cell: (row) =>
         mayChange() && isAdmin() ? (
-          <span class="row end">
+          <span class="stack tight">
             <Button small aria-label={`Send a test of ${row.name}`} onClick={() => test(row.name)}>
               Test
             </Button>
+            {Object.keys(row.limits).length > 0 && (
+              <Button small aria-label={`Change the limits of ${row.name}`} onClick={() => openLimits(row, reload)}>
+                Limits…
+              </Button>
+            )}
             <Button small aria-label={`Switch ${row.enabled ? "off" : "on"} ${row.name}`} onClick={() => call("put_alert_rule", { rule: row.name }, { enabled: !row.enabled }).then(reload, toastProblem)}>
               {row.enabled ? "Switch off" : "Switch on"}
             </Button>
@@ -187,9 +197,84 @@ function ruleColumns(reload: () => void): Column<AlertRuleView>[] {
   ];
 }
 
-async function test(rule: string): Promise<void> {
+function openLimits(row: AlertRuleView, done: () => void): void {
+  const given = signal<Record<string, string>>(Object.fromEntries(Object.entries(row.limits).map(([name, value]) => [name, String(value)])));
+  const params = { rule: row.name };
+  const body = () => ({ limits: { ...given.value } });
+  openAction({
+    title: `Limits of ${row.name}`,
+    verb: "Save",
+    body: () => (
+      <div class="stack">
+        <p>
+          It fires while <code class="rule-expression">{row.expression}</code> holds for {duration(row.for)}.
+        </p>
+        <div class="form-grid">
+          {Object.keys(row.limits).map((name) => (
+            <TextField key={name} label={name} value={given.value[name] ?? ""} onValue={(value) => (given.value = { ...given.value, [name]: value })} help="A number, or with a unit: 15m, 10%, 2GiB" />
+          ))}
+        </div>
+      </div>
+    ),
+    request: () => requestOf("put_alert_rule", params, body()),
+    run: async () => {
+      await call("put_alert_rule", params, body());
+      return `The limits of ${row.name} are changed.`;
+    },
+    done,
+  });
+}
+
+function Destinations() {
+  const loaded = useLoad((aborted) => call("list_alert_destinations", {}, undefined, aborted), [], 5);
+  const columns: Column<DestinationView>[] = [
+    { id: "name", title: "Destination", name: true, sort: (row) => row.name, cell: (row) => row.name },
+    { id: "kind", title: "Kind", sort: (row) => row.kind, cell: (row) => row.kind },
+    { id: "target", title: "To", cut: true, cell: (row) => row.target },
+    { id: "what", title: "Alerts", cell: (row) => `${row.rules.join(", ") || "all"}, from ${row.severity}` },
+    { id: "accepted", title: "Accepted", num: true, cell: (row) => count(row.accepted) },
+    { id: "failed", title: "Failed", num: true, cell: (row) => <span class={row.failed ? "bad" : ""} title={row.error ?? undefined}>{count(row.failed)}</span> },
+    { id: "last", title: "Last accepted", num: true, cell: (row) => (row.last_accepted ? <Time at={row.last_accepted} ago /> : "never") },
+    {
+      id: "action",
+      title: "Action",
+      num: true,
+      cell: (row) =>
+        mayChange() ? (
+          <Button small aria-label={`Send a test to ${row.name}`} onClick={() => void test(undefined, row.name).then(loaded.reload)}>
+            Test
+          </Button>
+        ) : null,
+    },
+  ];
+  return (
+    <Card title="Destinations" flush>
+      <Show of={loaded}>
+        {(found) => (
+          <DataTable
+            caption="Destinations of notifications"
+            columns={columns}
+            rows={found.destinations}
+            rowKey={(row) => row.name}
+            sort="name"
+            empty={
+              <Empty title="Nobody is told">
+                <p>Alerts are shown here and sent nowhere. The configuration names who gets them:</p>
+                <p>
+                  <code>[alerts] webhook = "https://…"</code>
+                </p>
+              </Empty>
+            }
+          />
+        )}
+      </Show>
+    </Card>
+  );
+}
+
+async function test(rule?: string, destination?: string): Promise<void> {
   try {
-    const report = await call("test_alerts", {}, { alert: rule });
+    const report = await call("test_alerts", {}, { ...(rule ? { alert: rule } : {}), ...(destination ? { destination } : {}) });
     const failed = report.outcomes.filter((each) => !each.ok);
     if (report.outcomes.length === 0) toast("There is no destination yet. [alerts] webhook = \"https://…\" in openq.toml adds one.", "bad");
     else if (failed.length > 0) toast(failed.map((each) => `${each.destination}: ${each.error ?? "failed"}`).join("; "), "bad");
@@ -212,7 +297,7 @@ function Silences() {
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() ? (
+        mayChange() && isAdmin() ? (
           <Button small aria-label={`End the silence of ${row.alert}`} onClick={() => call("remove_silence", { silence: row.id }).then(loaded.reload, toastProblem)}>
             End
           </Button>

@@ -1,17 +1,17 @@
 /** Who is connected, by which protocol, what they hold; and the consumers of queues. */
-import { signal } from "@preact/signals";
+import { useRef } from "preact/hooks";
 
-import { call, requestOf } from "../api/client";
-import { cliLine } from "../api/lines";
-import type { ConnectionView, ConsumerView, ServerLine } from "../api/schema";
-import { Badge, Button, Card, Empty, Facts, PageHead, Show, Tabs, Time } from "../components/basics";
-import { openAction } from "../components/dialog";
-import { FilterBox, SelectField, TextField } from "../components/field";
+import { mayClose, openClose } from "../actions/connections";
+import { call } from "../api/client";
+import type { ConnectionView, ConsumerView, LossWindowView, ServerLine } from "../api/schema";
+import { Badge, Button, Card, Empty, PageHead, Show, Tabs, Time } from "../components/basics";
+import { FilterBox, SelectField } from "../components/field";
 import { DataTable, type Column } from "../components/table";
-import { bytes, count, duration, plural } from "../format";
+import { count, duration, plural, rate } from "../format";
 import { useLoad } from "../load";
 import { query, setQuery, to, words } from "../router";
-import { mayChange } from "../session";
+import {  } from "../session";
+import { Connection } from "./connection";
 
 const PROTOCOLS = [
   ["", "All protocols"],
@@ -23,6 +23,7 @@ type Protocol = (typeof PROTOCOLS)[number][0];
 
 export default function Connections() {
   const tab = words.value[1] ?? "connections";
+  if (!["connections", "consumers", "servers"].includes(tab)) return <Connection id={tab} />;
   return (
     <>
       <PageHead title="Connections" />
@@ -46,6 +47,7 @@ function ConnectionTable() {
   const loaded = useLoad((aborted) => call("list_connections", { protocol: protocol || undefined, limit: 1000 }, undefined, aborted), [protocol], 2);
   const rows = (loaded.value?.connections ?? []).filter((row) => searchText(row).includes(text));
   const http = loaded.value?.http;
+  const rates = useRates(loaded.value?.connections);
   return (
     <div class="stack">
       {http && (
@@ -68,7 +70,7 @@ function ConnectionTable() {
           {() => (
             <DataTable
               caption="Open connections"
-              columns={connectionColumns(loaded.reload)}
+              columns={connectionColumns(rates, loaded.reload)}
               rows={rows}
               rowKey={(row) => row.id}
               sort="-in_flight"
@@ -89,7 +91,26 @@ export function searchText(row: Pick<ConnectionView, "peer" | "user" | "client" 
   return [row.peer, row.user, row.client, row.name, ...row.queues].join(" ").toLowerCase();
 }
 
-function connectionColumns(reload: () => void): Column<ConnectionView>[] {
+interface Rates {
+  in: number | undefined;
+  out: number | undefined;
+}
+
+/** Messages per second since the answer before: the server counts, and keeps no rates of connections. */
+export function useRates(rows: ConnectionView[] | undefined): Map<string, Rates> {
+  const seen = useRef({ rows, at: 0, before: new Map<string, ConnectionView>(), rates: new Map<string, Rates>() });
+  const last = seen.current;
+  if (rows && rows !== last.rows) {
+    const now = performance.now();
+    const spent = (now - last.at) / 1000;
+    const perSecond = (value: number, old: number | undefined) => (old === undefined || spent <= 0 ? undefined : Math.max(0, value - old) / spent);
+    const rates = new Map(rows.map((row) => [row.id, { in: perSecond(row.published, last.before.get(row.id)?.published), out: perSecond(row.delivered, last.before.get(row.id)?.delivered) }]));
+    seen.current = { rows, at: now, before: new Map(rows.map((row) => [row.id, row])), rates };
+  }
+  return seen.current.rates;
+}
+
+function connectionColumns(rates: Map<string, Rates>, reload: () => void): Column<ConnectionView>[] {
   return [
     {
       id: "peer",
@@ -98,31 +119,45 @@ function connectionColumns(reload: () => void): Column<ConnectionView>[] {
       sort: (row) => row.peer,
       cell: (row) => (
         <>
-          {row.peer} {row.tls && <Badge>TLS</Badge>}
+          <a class="nowrap" href={to(["connections", row.id])}>{row.peer}</a> {row.tls && <Badge>TLS</Badge>} {row.last_error && <Badge tone="warn" title={row.last_error}>▲ had an error</Badge>}
         </>
       ),
     },
     { id: "protocol", title: "Protocol", sort: (row) => row.protocol, cell: (row) => row.protocol },
     { id: "user", title: "User", sort: (row) => row.user, cell: (row) => row.user || "–" },
-    { id: "client", title: "Client", cut: true, sort: (row) => row.client, cell: (row) => row.name || row.client || "–" },
+    { id: "client", title: "Client", cut: true, sort: (row) => row.client, cell: (row) => <ClientName of={row} /> },
     { id: "queues", title: "Queues", cut: true, cell: (row) => <QueueLinks names={row.queues} /> },
-    { id: "channels", title: "Channels", num: true, sort: (row) => row.channels, cell: (row) => (row.protocol === "amqp" ? count(row.channels) : "–") },
     { id: "consumers", title: "Consumers", num: true, sort: (row) => row.consumers, cell: (row) => count(row.consumers) },
     { id: "in_flight", title: "In flight", num: true, sort: (row) => row.in_flight, cell: (row) => count(row.in_flight) },
-    { id: "unsent", title: "Unsent", num: true, sort: (row) => row.unsent_bytes, cell: (row) => bytes(row.unsent_bytes) },
+    { id: "in", title: "In/s", num: true, sort: (row) => rates.get(row.id)?.in, cell: (row) => shownRate(rates.get(row.id)?.in) },
+    { id: "out", title: "Out/s", num: true, sort: (row) => rates.get(row.id)?.out, cell: (row) => shownRate(rates.get(row.id)?.out) },
     { id: "since", title: "Since", num: true, sort: (row) => row.since, cell: (row) => <Time at={row.since} ago /> },
     {
       id: "close",
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() ? (
+        mayClose(row) ? (
           <Button small aria-label={`Close the connection of ${row.peer}`} onClick={() => openClose(row, reload)}>
             Close…
           </Button>
         ) : null,
     },
   ];
+}
+
+export function shownRate(value: number | undefined): string {
+  return value === undefined ? "–" : rate(value);
+}
+
+/** As it calls itself, and the library that it uses. */
+function ClientName({ of: { name, client } }: { of: ConnectionView }) {
+  if (!name || !client) return <>{name || client || "–"}</>;
+  return (
+    <span title={`${name} · ${client}`}>
+      {name} <span class="soft">{client}</span>
+    </span>
+  );
 }
 
 function QueueLinks({ names }: { names: string[] }) {
@@ -138,38 +173,6 @@ function QueueLinks({ names }: { names: string[] }) {
       {names.length > 3 && ` and ${names.length - 3} more`}
     </>
   );
-}
-
-function openClose(row: ConnectionView, done: () => void): void {
-  const reason = signal("");
-  const params = () => ({ id: row.id, reason: reason.value || undefined });
-  openAction({
-    title: `Close the connection of ${row.peer}`,
-    verb: "Close the connection",
-    danger: true,
-    body: () => (
-      <>
-        <Facts
-          items={[
-            ["Protocol", row.protocol],
-            ["User", row.user || "–"],
-            ["Client", row.name || row.client || "–"],
-          ]}
-        />
-        <p>
-          {row.in_flight > 0 ? `${plural(row.in_flight, "message")} in flight return to their queues at once.` : "It holds no messages."} The client may connect again.
-        </p>
-        <TextField label="Reason for the client" placeholder="closed by an operator" value={reason.value} onValue={(value) => (reason.value = value)} />
-      </>
-    ),
-    request: () => requestOf("close_connection", params()),
-    cli: () => cliLine("connections", "close", row.id, reason.value && "--reason", reason.value),
-    run: async () => {
-      await call("close_connection", params());
-      return `The connection of ${row.peer} is closed.`;
-    },
-    done,
-  });
 }
 
 const CONSUMER_COLUMNS: Column<ConsumerView>[] = [
@@ -237,11 +240,32 @@ const SERVER_COLUMNS: Column<ServerLine>[] = [
   { id: "uptime", title: "Up", num: true, sort: (row) => row.uptime, cell: (row) => duration(row.uptime) },
 ];
 
-function Servers() {
+const LOSSES: Column<LossWindowView>[] = [
+  { id: "when", title: "When", name: true, cell: (row) => row.when },
+  { id: "loses", title: "It may lose", cell: (row) => <Loss of={row} /> },
+  { id: "text", title: "Why", cell: (row) => <span class="soft">{row.text}</span> },
+];
+
+function Loss({ of }: { of: LossWindowView }) {
+  if (of.loses === "nothing") return <Badge tone="good">✓ nothing</Badge>;
+  if (of.loses === "unknown") return <Badge tone="warn">? unknown</Badge>;
+  return <Badge tone={of.loses === "without_bound" ? "bad" : "warn"}>{of.loses === "without_bound" ? "✕ without bound" : `▲ the last ${duration(of.seconds)}`}</Badge>;
+}
+
+/** The servers of the store; with Redis, what its faults may cost. */
+export function Servers() {
   const loaded = useLoad((aborted) => call("list_servers", {}, undefined, aborted), [], 5);
+  const losses = loaded.value?.loss_window ?? [];
   return (
-    <Card title="Servers of this store" flush>
-      <Show of={loaded}>{(found) => <DataTable caption="Servers of this store" columns={SERVER_COLUMNS} rows={found.servers} rowKey={(row) => row.instance} />}</Show>
-    </Card>
+    <div class="stack">
+      <Card title="Servers of this store" flush>
+        <Show of={loaded}>{(found) => <DataTable caption="Servers of this store" columns={SERVER_COLUMNS} rows={found.servers} rowKey={(row) => row.instance} />}</Show>
+      </Card>
+      {losses.length > 0 && (
+        <Card title="Loss window of Redis" flush>
+          <DataTable caption="What a fault of Redis may lose of what was acknowledged" columns={LOSSES} rows={losses} rowKey={(row) => row.fault} />
+        </Card>
+      )}
+    </div>
   );
 }

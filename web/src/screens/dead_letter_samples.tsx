@@ -1,6 +1,6 @@
 /** Samples of a group of dead letters side by side: what differs stands first. */
 import { call } from "../api/client";
-import type { MessageView } from "../api/schema";
+import type { GroupSample, MessageView } from "../api/schema";
 import { Code } from "../components/code";
 import { Show, Time } from "../components/basics";
 import { differences } from "../differ";
@@ -8,21 +8,43 @@ import { oneLine } from "../format";
 import { useLoad } from "../load";
 import { to } from "../router";
 
-async function loadSamples(queue: string, ids: string[], signal: AbortSignal): Promise<MessageView[]> {
+interface Sample extends MessageView {
+  queue: string;
+}
+
+async function loadSamples(wanted: GroupSample[], signal: AbortSignal): Promise<Sample[]> {
   const found = await Promise.all(
-    // A message that is gone meanwhile is left out.
-    ids.map((id) => call("show_message", { queue, id }, undefined, signal).catch(() => undefined)),
+    wanted.map(async ({ queue, id }) => {
+      // A search has an answer for a message that is gone meanwhile, too: it is left out.
+      const { messages } = await call("search", { queue }, { ids: [id], state: "all", limit: 1 }, signal);
+      return messages[0] && { ...messages[0], queue };
+    }),
   );
   return found.filter((each) => each !== undefined);
 }
 
-export function Samples({ queue, ids, reason }: { queue: string; ids: string[]; reason: string }) {
-  const loaded = useLoad((signal) => loadSamples(queue, ids, signal), [queue, ids]);
+/** Everything that may differ: the body, the attributes, the type, the priority. */
+function comparable(message: Sample): unknown {
+  const found: Record<string, unknown> = { body: message.payload, queue: message.queue };
+  if (Object.keys(message.attributes).length > 0) found.attribute = message.attributes;
+  if (message.message_type) found.type = message.message_type;
+  if (message.group) found.group = message.group;
+  return found;
+}
+
+export function Samples({ of }: { of: GroupSample[] }) {
+  const loaded = useLoad((signal) => loadSamples(of, signal), [of.map((each) => each.id)]);
+  const wordings = [...new Set(of.map((each) => each.reason))].filter(Boolean);
   return (
     <Show of={loaded}>
       {(samples) => (
         <div class="stack">
-          {reason && <p class="soft">Latest wording: {oneLine(reason, 400)}</p>}
+          {wordings.length > 0 && (
+            <p class="soft">
+              {wordings.length === 1 ? "In full: " : "In full, the latest first: "}
+              {wordings.map((each) => oneLine(each, 200)).join(" · ")}
+            </p>
+          )}
           <div class="table-box" tabIndex={0} role="region" aria-label="Samples">
             <table class="data samples">
               <caption class="visually-hidden">Samples side by side; values that differ stand first</caption>
@@ -31,7 +53,7 @@ export function Samples({ queue, ids, reason }: { queue: string; ids: string[]; 
                   <th scope="col">Field</th>
                   {samples.map((each) => (
                     <th scope="col" key={each.id}>
-                      <a href={to(["messages", each.id], { queue })}>…{each.id.slice(-12)}</a>
+                      <a href={to(["messages", each.id], { queue: each.queue })}>…{each.id.slice(-12)}</a>
                     </th>
                   ))}
                 </tr>
@@ -43,13 +65,7 @@ export function Samples({ queue, ids, reason }: { queue: string; ids: string[]; 
                     <td key={each.id}>{each.deaths?.[0] ? <Time at={each.deaths[0].time} ago /> : "–"}</td>
                   ))}
                 </tr>
-                <tr>
-                  <th scope="row">type</th>
-                  {samples.map((each) => (
-                    <td key={each.id}>{each.message_type ?? "–"}</td>
-                  ))}
-                </tr>
-                {differences(samples.map((each) => each.payload)).map((row) => (
+                {differences(samples.map(comparable)).map((row) => (
                   <tr key={row.path} class={row.isSame ? "soft" : "differs"}>
                     <th scope="row">
                       <code>{row.path}</code>

@@ -2,16 +2,19 @@
 import { signal } from "@preact/signals";
 
 import { call, requestOf } from "../api/client";
-import { cliLine } from "../api/lines";
+import { cliLine, curlLine } from "../api/lines";
 import type { BindingView, ExchangeView } from "../api/schema";
 import { Badge, Button, Card, Empty, PageHead, Show } from "../components/basics";
+import { CopyLine } from "../components/code";
 import { openAction } from "../components/dialog";
+import { ExchangeGraph } from "../components/exchange_graph";
 import { SelectField, TextField } from "../components/field";
 import { DataTable, type Column } from "../components/table";
 import { useLoad } from "../load";
 import { query, setQuery, to } from "../router";
 import { routes } from "../routing";
-import { mayChange } from "../session";
+import { may } from "../session";
+import "../styles/exchanges.css";
 
 interface Topology {
   exchanges: ExchangeView[];
@@ -28,7 +31,7 @@ export default function Exchanges() {
   return (
     <div class="stack">
       <PageHead title="Exchanges">
-        {mayChange() && (
+        {may("manage") && (
           <Button kind="primary" onClick={() => openBind(loaded.value?.exchanges ?? [], loaded.reload)}>
             Add a binding
           </Button>
@@ -94,7 +97,7 @@ function bindingColumns(reload: () => void): Column<BindingView>[] {
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() ? (
+        may("manage", row.destination) ? (
           <Button small aria-label={`Unbind ${row.destination} from ${row.source}`} onClick={() => openUnbind(row, reload)}>
             Unbind…
           </Button>
@@ -110,6 +113,7 @@ function WhereTo({ topology }: { topology: Topology }) {
   const headers = query.value.get("headers") ?? "";
   const kind = topology.exchanges.find((each) => each.name === exchange)?.kind;
   const found = routes(topology.exchanges, topology.bindings, exchange, key, readHeaders(headers));
+  const passed = new Set(found.flatMap((route) => [`queue ${route.queue}`, ...route.through.map((name) => `exchange ${name}`)]));
   return (
     <Card title="Where would this message go?">
       <div class="stack">
@@ -138,6 +142,14 @@ function WhereTo({ topology }: { topology: Topology }) {
             </>
           )}
         </p>
+        <ExchangeGraph bindings={topology.bindings} passed={passed} />
+        {exchange && (
+          <details>
+            <summary>Copy as a command</summary>
+            <CopyLine text={cliLine("exchange", "route", exchange, key, ...Object.entries(readHeaders(headers)).flatMap(([name, value]) => ["--attribute", `${name}=${value}`]))} />
+            <CopyLine text={curlLine(requestOf("test_route", { exchange }, { routing_key: key, ...(headers ? { attributes: readHeaders(headers) } : {}) }))} />
+          </details>
+        )}
       </div>
     </Card>
   );
@@ -187,7 +199,7 @@ function openUnbind(row: BindingView, done: () => void): void {
     danger: true,
     body: () => <p>New messages of this binding no longer reach {row.destination}. Messages that are there stay.</p>,
     request: () => requestOf("unbind", {}, body),
-    cli: () => cliLine("exchange", "unbind", row.source, row.destination, row.key),
+    cli: () => (Object.keys(row.arguments).length ? [] : cliLine("exchange", "unbind", row.source, row.destination, row.key, row.to_exchange && "--to-exchange")),
     run: async () => {
       await call("unbind", {}, body);
       return { text: "The binding is removed.", undo: () => void call("bind", {}, body).then(done) };

@@ -11,10 +11,9 @@ import { CopyButton } from "../components/code";
 import { MessageButtons, PropertiesView, StateBadge } from "../components/message_detail";
 import { TimelineView } from "../components/timeline_view";
 import { useLoad } from "../load";
-import { queues } from "../live";
 import { targetOf, toneOf } from "../messages/timeline";
 import { query, to, words } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 import "../styles/queue.css";
 
 interface Story {
@@ -40,21 +39,15 @@ async function look(queue: string, id: string, signal: AbortSignal): Promise<Mes
   return (await quietly(call("search", { queue }, { ids: [id], limit: 1 }, signal)))?.messages[0];
 }
 
-/** The queue that has the message, among those that the user may peek; some are asked at a time. */
+/** The queue that has the message, or had it last, among those that the user may peek. */
 async function findQueue(id: string, signal: AbortSignal): Promise<string | undefined> {
-  const names = [...queues.peek().keys()];
-  for (let at = 0; at < names.length && !signal.aborted; at += 16) {
-    const part = names.slice(at, at + 16);
-    const found = await Promise.all(part.map((queue) => look(queue, id, signal)));
-    const index = found.findIndex((each) => each !== undefined);
-    if (index >= 0) return part[index];
-  }
-  return undefined;
+  const { found } = await call("find_message", { id, timeline: false }, undefined, signal);
+  return found[0]?.queue;
 }
 
 async function loadStory(id: string, given: string, signal: AbortSignal): Promise<Story> {
   const first = given || (await findQueue(id, signal));
-  if (!first) throw new Problem(404, "message_not_found", "No queue has this message now.", "Name the queue it was published to: its history may know it.");
+  if (!first) throw new Problem(404, "message_not_found", "No queue has this message, and no history knows it.");
   const steps = (await quietly(call("show_timeline", { queue: first, id }, undefined, signal)))?.steps ?? [];
   let queue = first;
   for (const step of steps) if (step.what === "dead-lettered" || step.what === "moved" || step.what === "redriven") queue = targetOf(step.detail) || queue;
@@ -71,9 +64,7 @@ async function loadStory(id: string, given: string, signal: AbortSignal): Promis
 export default function MessageScreen() {
   const id = words.value[1] ?? "";
   const given = query.value.get("queue") ?? "";
-  // Without a queue the list of queues is needed first.
-  const isReady = given !== "" || queues.value.size > 0;
-  const loaded = useLoad<Story | undefined>((signal) => (isReady ? loadStory(id, given, signal) : Promise.resolve(undefined)), [id, given, isReady], 3);
+  const loaded = useLoad((signal) => loadStory(id, given, signal), [id, given], 3);
   useEffect(() => {
     document.title = `${id} · OpenQ`;
   }, [id]);
@@ -100,7 +91,7 @@ export default function MessageScreen() {
         }
       >
         <CopyButton text={location.href} title="Copy address" />
-        {story && mayChange() && <StoryButtons id={id} story={story} reload={loaded.reload} />}
+        {story && may("manage", story.queue) && <StoryButtons id={id} story={story} reload={loaded.reload} />}
       </PageHead>
       {story ? <StoryView id={id} story={story} reload={loaded.reload} /> : loaded.problem ? <Failed problem={loaded.problem} again={loaded.reload} /> : <Loading lines={8} />}
     </>
@@ -112,7 +103,7 @@ function StoryButtons({ id, story, reload }: { id: string; story: Story; reload:
   return (
     <>
       {story.message?.status === "dead" && (
-        <Button small kind="primary" onClick={() => openRedrive({ queue: story.queue, filter: { ids: [id] }, done: reload })}>
+        <Button small kind="primary" onClick={() => openRedrive({ queues: [story.queue], filter: { ids: [id] }, done: reload })}>
           Redrive…
         </Button>
       )}
@@ -135,7 +126,7 @@ function StoryView({ story, reload }: { id: string; story: Story; reload: () => 
       </Card>
       {message ? (
         <>
-          {mayChange() && (
+          {(may("manage", queue) || may("send", queue)) && (
             <section class="card" aria-label="Actions">
               <MessageButtons queue={queue} message={message} reload={reload} />
             </section>

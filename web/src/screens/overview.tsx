@@ -19,10 +19,12 @@ export default function Overview() {
       <h1 class="visually-hidden">Overview</h1>
       <Live />
       <div class="main-side">
-        <div class="stack">{isAdmin() && <RateChart />}</div>
+        <div class="stack">
+          {isAdmin() && <RateChart />}
+          {isAdmin() && <DepthChart />}
+        </div>
         <Attention />
       </div>
-      {isAdmin() && <DepthChart />}
       <QueueTable />
     </div>
   );
@@ -68,7 +70,7 @@ function FirstRun() {
           Send a test message
         </Button>
       </div>
-      <div class="columns">
+      <div class="columns wide">
         <Card title="Python">
           <CopyLine text={`from openq import OpenQ\n\nqueue = OpenQ("hello", url="${origin}")\nqueue.publish("hi")`} />
         </Card>

@@ -1,4 +1,4 @@
-/** The data pipeline on Spark: who reads how far, what is open, and how each job is started. */
+/** The data pipeline on Spark: results, who reads how far, what is open, and how each job is started. */
 import { call, requestOf } from "../api/client";
 import { cliLine } from "../api/lines";
 import type { CursorView, Stage, SubscriptionView } from "../api/schema";
@@ -9,13 +9,15 @@ import { DataTable, type Column } from "../components/table";
 import { bytes, count, duration, plural } from "../format";
 import { useLoad } from "../load";
 import { to } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
+import { Results } from "./pipeline_results";
 import "../styles/admin.css";
 
 export default function Pipeline() {
   return (
     <div class="stack">
       <PageHead title="Pipeline" />
+      <Results />
       <Cursors />
       <Subscriptions />
       <Stages />
@@ -76,7 +78,7 @@ function cursorColumns(reload: () => void): Column<CursorView>[] {
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() ? (
+        may("manage") ? (
           <Button small aria-label={`Remove cursor ${row.name}`} onClick={() => openRemoveCursor(row, reload)}>
             Remove…
           </Button>
@@ -140,7 +142,7 @@ function subscriptionColumns(reload: () => void): Column<SubscriptionView>[] {
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() ? (
+        may("manage") ? (
           <Button small aria-label={`End subscription ${row.name}`} onClick={() => openEnd(row, reload)}>
             End…
           </Button>
@@ -210,7 +212,7 @@ function stageColumns(reload: () => void): Column<Stage>[] {
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() && !row.committed ? (
+        may("manage") && !row.committed ? (
           <Button small aria-label={`Discard batch ${row.batch} of ${row.job}`} onClick={() => openAbort(row, reload)}>
             Discard…
           </Button>
@@ -244,8 +246,8 @@ function jobLines(url: string): [string, string, string][] {
   const at = ["--url", url];
   return [
     ["Archive", "The history as Parquet files, each row once. Start it again at any time.", cliLine("pipeline", "archive", "run", ...at, "--archive", "./archive")],
-    ["Analytics", "Rates, waiting times and failures of each queue and window, with a report.", cliLine("pipeline", "analytics", ...at, "--open")],
-    ["Triage", "Dead letters by cause, with samples.", cliLine("pipeline", "triage", ...at, "--html", "dead.html")],
+    ["Analytics", "Rates, waiting times and failures of each queue and window, shown above; --open shows the report.", cliLine("pipeline", "analytics", ...at, "--publish")],
+    ["Triage", "Dead letters by cause, with samples and advice.", cliLine("pipeline", "triage", ...at, "--publish", "--html", "dead.html")],
     ["Redrive", "Dead letters that match an SQL condition, back to their queues.", cliLine("pipeline", "redrive", "orders-dead", "--where", "error_type = 'TimeoutError'", "--rate", 50, "--dry-run", ...at)],
     ["Replay", "Messages of the past, published again.", cliLine("pipeline", "replay", "--from", "orders", "--since", "2h", "--to", "orders-again", "--dry-run", ...at)],
     ["SQL", "A pipeline in one statement.", cliLine("pipeline", "sql", "SELECT queue, count(*) FROM queue(*) GROUP BY queue", ...at)],

@@ -8,7 +8,7 @@ import type { QueueView } from "../api/schema";
 import { Badge, Button, Failed, Loading, PageHead, Tabs } from "../components/basics";
 import { useLoad } from "../load";
 import { navigate, to } from "../router";
-import { isAdmin, mayChange } from "../session";
+import { isAdmin, may } from "../session";
 import { QueueMessages } from "./queue_messages";
 import { QueueOverview } from "./queue_overview";
 import { QueueAccess, QueueConsumers, QueueDead, QueueSchedules, QueueWebhooks } from "./queue_related";
@@ -44,7 +44,7 @@ const TABS: TabEntry[] = [
 
 export function Queue({ name, tab }: { name: string; tab: string }) {
   const loaded = useLoad((signal) => call("show_queue", { queue: name }, undefined, signal), [name], 1);
-  const shown = TABS.filter((each) => (!each.adminOnly || isAdmin()) && (!each.changes || mayChange()));
+  const shown = TABS.filter((each) => (!each.adminOnly || isAdmin()) && (!each.changes || may("send", name)));
   const current = shown.find((each) => each.id === tab);
   useEffect(() => {
     document.title = `${name} · ${current?.title ?? "Queue"} · OpenQ`;
@@ -70,7 +70,7 @@ export function Queue({ name, tab }: { name: string; tab: string }) {
           </>
         }
       >
-        {mayChange() && (
+        {may("manage", name) && (
           <>
             <Button small onClick={() => void setPaused(name, !queue.settings.paused, loaded.reload)}>
               {queue.settings.paused ? "Resume" : "Pause"}

@@ -15,7 +15,7 @@ import { useLoad } from "../load";
 import { parseSearch, searchOptions } from "../messages/search_syntax";
 import { usePages, type Page } from "../messages/pages";
 import { query, setQuery, to } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 import { SearchBox } from "./search_box";
 import type { TabProps } from "./queue";
 
@@ -29,6 +29,7 @@ const STATES = [
 type Shown = (typeof STATES)[number][0];
 const LIMIT = 100;
 const BUDGET = 1;
+const GO_ON = 10;
 const HISTORY_SPANS = [
   ["1h", "1 h", 3600],
   ["24h", "24 h", 86_400],
@@ -50,7 +51,10 @@ export function QueueMessages({ queue }: TabProps) {
   const [selected, setSelected] = useState<Set<string>>(new Set());
   const parsed = useMemo(() => parseSearch(text), [text]);
   const searches = text.trim() !== "" && state !== "history";
-  const pages = usePages<Row>((after, signal) => readPage(name, state, searches, parsed.filter, span, after, signal), [name, state, text, span], searches || state === "history" || selected.size > 0 ? undefined : 2);
+  const pages = usePages<Row>((after, signal) => readPage(name, state, searches, parsed.filter, span, after, signal), [name, state, text, span], {
+    everySeconds: searches || state === "history" || selected.size > 0 ? undefined : 2,
+    goOnSeconds: searches ? GO_ON : 0,
+  });
   useEffect(() => setSelected(new Set()), [name, state, text]);
   const open = (row: Row) => setQuery({ id: row.id });
   const columns = useMemo(() => messageColumns({ open, due: state === "delayed", lease: state === "in_flight", state: state === "all" || searches, narrow: openId !== "" }), [state, searches, openId !== ""]);
@@ -68,7 +72,7 @@ export function QueueMessages({ queue }: TabProps) {
           <Button small onClick={pages.restart} disabled={pages.loading}>
             Reload
           </Button>
-          {mayChange() && (
+          {may("send", name) && (
             <LinkButton small kind="primary" href={to(["queues", name, "send"])}>
               Send message
             </LinkButton>
@@ -112,9 +116,10 @@ export function QueueMessages({ queue }: TabProps) {
             rowKey={rowKey}
             fixed
             onOpen={open}
+            rowKeys={[{ keys: "p", what: "Peek into the message", run: open }]}
             current={openId ? `${name}/${openId}` : undefined}
             selected={selected}
-            onSelect={mayChange() && state !== "history" ? setSelected : undefined}
+            onSelect={may("manage", name) && state !== "history" ? setSelected : undefined}
             empty={pages.problem ? <></> : <Nothing state={state} searches={searches} more={pages.more} name={name} />}
           />
         )}
@@ -122,7 +127,7 @@ export function QueueMessages({ queue }: TabProps) {
           <span class="soft" aria-live="polite">
             {searches ? `Searched ${count(pages.scanned)}${total === undefined ? "" : ` of ${count(Math.max(total, pages.scanned))}`} messages, ${count(pages.rows.length)} found` : `${plural(pages.rows.length, "message")} shown${total === undefined ? "" : ` of ${count(total)}`}`}
             {pages.dropped > 0 && `; ${count(pages.dropped)} earlier ones left the page`}
-            {searches && ` (${BUDGET} s of search at a time)`}
+            {searches && ` (${GO_ON} s of search at a time)`}
           </span>
           {pages.more && (
             <Button small onClick={pages.load} disabled={pages.loading}>

@@ -9,7 +9,7 @@ import { queues } from "../live";
 import { SETTINGS } from "../api/schema";
 import { formOf, show, titleOf } from "../queue/settings";
 import { to } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 import type { TabProps } from "./queue";
 
 /** Settings that are always shown; the others only where they are set. */
@@ -66,8 +66,8 @@ function QueueAttention({ queue }: Pick<TabProps, "queue">) {
           <LinkButton small href={to(["dead-letters"], { queue: queueOfDead })}>
             Look
           </LinkButton>
-          {mayChange() && (
-            <Button small onClick={() => openRedrive({ queue: queueOfDead })}>
+          {may("manage", queueOfDead) && (
+            <Button small onClick={() => openRedrive({ queues: [queueOfDead] })}>
               Redrive {count(deadCount)}
             </Button>
           )}

@@ -10,7 +10,7 @@ import { useLoad } from "../load";
 import { queues } from "../live";
 import { verdict } from "../queue/access";
 import { to } from "../router";
-import { mayChange, session } from "../session";
+import { may, session } from "../session";
 import type { TabProps } from "./queue";
 
 export function QueueDead({ queue }: TabProps) {
@@ -48,8 +48,8 @@ export function QueueDead({ queue }: TabProps) {
             <LinkButton small href={to(["dead-letters"], { queue: target })}>
               Look closer
             </LinkButton>
-            {mayChange() && here && here.ready > 0 && (
-              <Button small onClick={() => openRedrive({ queue: target, done: loaded.reload })}>
+            {may("manage", target) && here && here.ready > 0 && (
+              <Button small onClick={() => openRedrive({ queues: [target], done: loaded.reload })}>
                 Redrive {count(here.ready)}
               </Button>
             )}

@@ -7,7 +7,7 @@ import { Button, Card, Facts, Notice } from "../components/basics";
 import { openAction } from "../components/dialog";
 import { count, plural } from "../format";
 import { changeOf, describe, differences, formOf, groups, settingsLine, titleOf, type Form } from "../queue/settings";
-import { mayChange } from "../session";
+import { may } from "../session";
 import type { TabProps } from "./queue";
 
 export function QueueSettings(props: TabProps) {
@@ -34,7 +34,7 @@ function SettingsForm({ queue, reload, shown }: TabProps & { shown: string[] }) 
   const before = formOf(queue.settings);
   const after = { ...before, ...edits };
   const { changes, problems } = differences(before, after);
-  const mayEdit = mayChange();
+  const mayEdit = may("manage", queue.name);
 
   function save(): void {
     openAction({

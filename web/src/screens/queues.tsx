@@ -4,7 +4,7 @@ import { QueueTable } from "../components/queue_table";
 import { openCreate } from "../actions/queues";
 import { queues } from "../live";
 import { words } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 import { Queue } from "./queue";
 
 export default function Queues() {
@@ -13,14 +13,14 @@ export default function Queues() {
   return (
     <>
       <PageHead title="Queues">
-        {mayChange() && (
+        {may("manage") && (
           <Button kind="primary" onClick={openCreate}>
             Create queue
           </Button>
         )}
       </PageHead>
       <QueueTable
-        actions={mayChange()}
+        actions={may("manage")}
         empty={
           queues.value.size === 0 ? (
             <Empty title="No queues yet">

@@ -12,13 +12,13 @@ import { toastProblem } from "../components/toast";
 import { count, duration, plural } from "../format";
 import { useLoad } from "../load";
 import { query, to } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 
 export default function Schedules() {
   return (
     <>
       <PageHead title="Schedules">
-        {mayChange() && (
+        {may("manage") && (
           <Button kind="primary" onClick={() => openAdd(() => reload.value?.())}>
             Add a schedule
           </Button>
@@ -91,7 +91,7 @@ function columns(done: () => void): Column<ScheduleView>[] {
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() ? (
+        may("manage", row.queue) ? (
           <span class="row end">
             <Button small aria-label={`Run now ${row.name}`} onClick={() => openRun(row, done)}>
               Run now…

@@ -1,19 +1,21 @@
 /** Webhooks: messages or events that are sent to a URL, with their state and last attempts. */
 import { signal } from "@preact/signals";
 
+import { watchTask } from "../actions/tasks";
 import { call, requestOf } from "../api/client";
 import { cliLine } from "../api/lines";
-import type { AttemptView, WebhookChange, WebhookView } from "../api/schema";
+import type { AttemptView, WebhookChange, WebhookReplay, WebhookView } from "../api/schema";
 import { Badge, Button, Card, Choice, Empty, Facts, Notice, PageHead, Show, Time } from "../components/basics";
 import { CopyLine } from "../components/code";
 import { openAction } from "../components/dialog";
 import { TextField } from "../components/field";
 import { DataTable, type Column } from "../components/table";
+import { TaskList } from "../components/task_list";
 import { toast, toastProblem } from "../components/toast";
-import { count, duration } from "../format";
+import { count, duration, localInput, secondsOfInput } from "../format";
 import { useLoad } from "../load";
 import { query, to, words } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 
 const reload = signal<(() => void) | undefined>(undefined);
 const newSecret = signal<{ name: string; secret: string } | undefined>(undefined);
@@ -24,7 +26,7 @@ export default function Webhooks() {
   return (
     <div class="stack">
       <PageHead title="Webhooks">
-        {mayChange() && (
+        {may("manage") && (
           <Button kind="primary" onClick={() => openAdd(() => reload.value?.())}>
             Add a webhook
           </Button>
@@ -115,7 +117,7 @@ function Webhook({ name }: { name: string }) {
         {(webhook) => (
           <>
             <PageHead title={webhook.name} crumbs={<a href={to(["webhooks"])}>Webhooks</a>}>
-              {mayChange() && <Actions webhook={webhook} done={loaded.reload} />}
+              {(webhook.queue ? may("manage", webhook.queue) : may("manage")) && <Actions webhook={webhook} done={loaded.reload} />}
             </PageHead>
             <SecretNotice />
             {webhook.status.trouble && <Notice tone="warn">{webhook.status.trouble}</Notice>}
@@ -139,6 +141,7 @@ function Webhook({ name }: { name: string }) {
           </>
         )}
       </Show>
+      <TaskList kinds={["webhook-replay"]} />
       <Card title="Last attempts" flush>
         <Show of={log}>
           {({ deliveries }) => <DataTable caption="Last attempts" columns={ATTEMPTS} rows={deliveries} rowKey={(row) => `${row.id} ${row.time} ${row.attempt}`} empty={<p class="state">Nothing was sent yet.</p>} />}
@@ -162,6 +165,7 @@ function Actions({ webhook, done }: { webhook: WebhookView; done: () => void }) 
   const params = { webhook: webhook.name };
   return (
     <>
+      {webhook.queue && <Button onClick={() => openReplay(webhook)}>Replay…</Button>}
       <Button onClick={() => test(webhook.name)}>Send a sample</Button>
       <Button onClick={() => call(webhook.enabled ? "disable_webhook" : "enable_webhook", params, webhook.enabled ? {} : undefined).then(done, toastProblem)}>
         {webhook.enabled ? "Disable" : "Enable"}
@@ -180,6 +184,45 @@ async function test(name: string): Promise<void> {
   } catch (error) {
     toastProblem(error);
   }
+}
+
+/** Past messages of the queue are sent again, to this endpoint alone. */
+function openReplay(webhook: WebhookView): void {
+  const since = signal(localInput(Date.now() / 1000 - 3600));
+  const until = signal("");
+  const rate = signal("");
+  const iso = (text: string) => {
+    const seconds = secondsOfInput(text);
+    return seconds === undefined ? undefined : new Date(seconds * 1000).toISOString();
+  };
+  const params = { webhook: webhook.name };
+  const body = (): WebhookReplay => ({ since: iso(since.value) ?? null, ...(iso(until.value) ? { until: iso(until.value) } : {}), ...(rate.value ? { rate: rate.value } : {}) });
+  openAction({
+    title: `Replay to ${webhook.name}`,
+    verb: "Replay",
+    key: () => `${since.value} ${until.value}`,
+    count: async (aborted) => {
+      const span = { since: iso(since.value) ?? 0, until: iso(until.value) ?? null, buckets: 1, budget: 5 };
+      return (await call("preview_replay", { queue: webhook.queue ?? "" }, span, aborted)).matched;
+    },
+    body: () => (
+      <div class="stack">
+        <p>Messages that were published to {webhook.queue} are sent to {webhook.url} again, oldest first. The queue is not changed; an endpoint should know messages that it has had by their ids.</p>
+        <div class="form-grid">
+          <TextField label="Published from" type="datetime-local" step="1" value={since.value} onValue={(value) => (since.value = value)} required />
+          <TextField label="Until" type="datetime-local" step="1" value={until.value} onValue={(value) => (until.value = value)} help={until.value ? undefined : "Empty: now"} />
+          <TextField label="Rate limit" placeholder="none, or 10/s" value={rate.value} onValue={(value) => (rate.value = value)} />
+        </div>
+      </div>
+    ),
+    request: () => requestOf("replay_webhook", params, body()),
+    cli: () => cliLine("webhook", "replay", webhook.name, "--since", iso(since.value), iso(until.value) && "--until", iso(until.value), rate.value && "--rate", rate.value || undefined),
+    run: async () => {
+      const task = await call("replay_webhook", params, body());
+      watchTask(task.id);
+      return "The replay has started.";
+    },
+  });
 }
 
 function openRotate(name: string, done: () => void): void {

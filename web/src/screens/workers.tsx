@@ -9,7 +9,7 @@ import { DataTable, type Column } from "../components/table";
 import { bytes, count } from "../format";
 import { useLoad } from "../load";
 import { to } from "../router";
-import { mayChange } from "../session";
+import { may } from "../session";
 
 interface JobRow extends RunningJob {
   worker: string;
@@ -59,7 +59,7 @@ function columns(reload: () => void): Column<WorkerEntry>[] {
       title: "Action",
       num: true,
       cell: (row) =>
-        mayChange() ? (
+        may("manage") ? (
           <span class="row end">
             <Button small aria-label={`Quiet ${row.name}`} onClick={() => openCommand("quiet", row, reload)}>
               Quiet…
