@@ -231,14 +231,18 @@ def test_a_lease_that_ended_meanwhile_is_a_warning_and_no_end(caplog: pytest.Log
     assert "could not be settled" in caplog.text
 
 
-def test_only_messages_of_its_types_are_taken() -> None:
+def test_only_messages_that_it_selects_are_taken() -> None:
     async def test(queue: Queue) -> None:
         async def handle(message: Message) -> None: ...
 
         await queue.publish("a", message_type="new")
         await queue.publish("b", message_type="paid")
-        await Consumer(queue, handle, idle_timeout=0, types=["paid"]).run()
-        assert [message.body for message in queue.messages] == ["a"]
+        await queue.publish("c", message_type="paid", attributes={"shop": "eu"})
+        chosen = {"types": ["paid"], "attributes": {"shop": "eu"}}
+        await Consumer(queue, handle, idle_timeout=0, **chosen).run()
+        assert [message.body for message in queue.messages] == ["a", "b"]
+        assert await queue.receive(0, types=["paid"], attributes={"shop": "us"}) is None
+        assert [each.body for each in await queue.receive_many(attributes={}, types=["paid"])] == ["b"]
 
     run(test)
 

@@ -57,7 +57,18 @@ def run(test: Callable[[Queue], Awaitable[None]], place: Place, **settings: Any)
 # Plain on purpose: they only look at what is in memory, or hand something out.
 PLAIN = {
     *("closed", "dlq", "in_flight", "maxsize", "messages", "name", "queue", "settings", "unfinished_tasks"),
-    *("broker", "codec", "exchanges", "kv", "schedules", "visibility_timeout", "qsize", "empty", "full"),
+    *(
+        "broker",
+        "codec",
+        "exchanges",
+        "kv",
+        "schedules",
+        "webhooks",
+        "visibility_timeout",
+        "qsize",
+        "empty",
+        "full",
+    ),
     *("on_msg_received", "onMsgReceived", "subscribe", "events", "processing", "listen"),
 }
 

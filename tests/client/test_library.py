@@ -239,6 +239,15 @@ def test_publish_many_takes_bodies_messages_and_options(make: Make) -> None:
     assert len(set(ids)) == 5
 
 
+def test_ids_of_a_long_batch_are_those_of_its_messages(make: Make) -> None:
+    queue = make()
+    queue.publish_many([b"earlier"] * 200)
+
+    ids = queue.publish_many(["text"] * 600)  # sequences beyond 256 and 512: more than the last digits change
+
+    assert ids == [message.id for message in queue.queue][200:]
+
+
 def test_an_id_of_one_s_own_names_the_message_everywhere(make: Make, clock: VirtualClock) -> None:
     queue = make()
     assert queue.publish("x", id="order-1") == "order-1"

@@ -189,6 +189,9 @@ class ModelQueue:
         self.turns.clear()
         self.tickets.clear()
         self.refresh_turns()
+        if not waiting_only:
+            for key in list(self.limits.blocked):  # a token may have come back since nobody asked
+                self.limits.check(self.settings, key, self.model.now_ms)
         ids = {item.id for item in self.items}
         self.dedup = {key: kept for key, kept in self.dedup.items() if kept[0] in ids}
         return len(gone)
@@ -465,10 +468,21 @@ class Model:
                 return None
         until_ms = self.now_ms + lease_ms
         if lease_ms or item.lease is not None:
+            if item.lease is None:
+                self.pick(q, item)
             item.lease = (number, until_ms)
             q.delayed.discard(seq)
             q.refresh_turns()
         return until_ms
+
+    def pick(self, q: ModelQueue, item: Item) -> None:
+        """It is delivered out of turn. If it was the next one, its group goes to the end all the same."""
+        if q.settings.fifo:
+            q.unblock_due()
+        elif item.seq not in q.delayed:
+            q.unblock_due()
+            if q.next() is item:
+                q.handed_out(item)
 
     def take(self, q: ModelQueue, item: Item) -> None:
         q.items.remove(item)

@@ -40,7 +40,7 @@ def test_a_death_of_the_same_kind_in_the_same_queue_counts_once_more() -> None:
     )
 
 
-def test_a_death_tells_the_exchange_and_key_the_message_came_with() -> None:
+def test_a_death_names_the_exchange_and_key_the_message_came_with() -> None:
     engine = Engine(PREFIX)
     work = queue_of(engine, "@v/work", dead_letter="dead")
     dead = queue_of(engine, "dead")
@@ -95,7 +95,7 @@ def test_a_death_of_unknown_kind_counts_as_a_rejection() -> None:
     assert b.count == 1
 
 
-def test_deaths_of_early_records_are_read_with_the_kind_their_reason_tells() -> None:
+def test_deaths_of_early_records_are_read_with_the_kind_of_their_reason() -> None:
     options = DeliveryOptions(count=3, deaths=(DeadLetterEvent("q", "expired", 5, 1),))
     packed = pack_options(options)
     long, short = pack_value(options.deaths), pack_value([("q", "expired", 5, 1)])
@@ -106,14 +106,14 @@ def test_deaths_of_early_records_are_read_with_the_kind_their_reason_tells() -> 
     assert DeadLetterEvent.from_fields("q", "no address", 5, 1).kind == ""
 
 
-def test_what_is_told_of_a_death_is_checked() -> None:
+def test_the_fields_of_a_death_are_checked() -> None:
     with pytest.raises(InvalidSetting, match="kind"):
         DeadLetterEvent.from_fields("q", "r", 5, 1, kind="boredom")
     with pytest.raises(InvalidSetting, match="times"):
         DeadLetterEvent.from_fields("q", "r", 5, 1, times=1 << 31)
 
 
-def test_what_is_told_of_a_death_is_no_more_than_needed() -> None:
+def test_the_fields_of_a_death_are_no_more_than_needed() -> None:
     assert DeadLetterEvent("q", "expired", 5, 1, "expired", first_ms=5).details(str) == {}
     assert DeadLetterEvent("q", "busy", 5, 1, "rejected", times=3, first_ms=2).details(str) == {
         "kind": "rejected",

@@ -81,7 +81,7 @@ def test_exchanges_come_back_as_they_were_and_repeated_changes_change_nothing() 
             apply(Engine("p-"), change, 0)
 
 
-def test_a_record_about_a_queue_that_is_not_there_is_passed_over() -> None:
+def test_a_record_about_a_missing_queue_is_skipped() -> None:
     engine = Engine("p-")
 
     apply(engine, (ACK, 0, 7, 1, (1,)), 0)
@@ -89,7 +89,7 @@ def test_a_record_about_a_queue_that_is_not_there_is_passed_over() -> None:
     assert engine.queues == {}
 
 
-def test_a_message_whose_queue_was_lost_gets_one_and_the_checkpoint_tells_its_name() -> None:
+def test_a_message_whose_queue_was_lost_gets_one_and_the_checkpoint_has_its_name() -> None:
     engine, records = recorded()
     lost = engine.create_queue("recovered-2", QueueSettings(), 0)
     engine.create_queue("other", QueueSettings(max_receives=4), 0)
@@ -119,7 +119,7 @@ def test_the_definition_of_a_lost_queue_may_come_with_a_later_change() -> None:
     assert damaged.queue("q").ready.count == 1
 
 
-def test_a_copy_of_a_message_on_loan_leaves_it_on_loan() -> None:
+def test_a_copy_of_a_message_in_flight_leaves_it_in_flight() -> None:
     engine, records = recorded()
     queue = engine.create_queue("q", QueueSettings(), 0)
     engine.publish(queue, Draft(b"body"), 0)
@@ -140,7 +140,7 @@ def test_a_run_of_several_sizes_in_memory() -> None:
     assert [delivery.entry.body for delivery in engine.receive(queue, 2, 0)] == [b"a", b"bcd"]
 
 
-def test_a_loan_of_many_that_cannot_be_told_puts_all_back() -> None:
+def test_a_receive_of_many_that_cannot_be_logged_puts_all_back() -> None:
     engine = Engine("p-")
     queue = engine.create_queue("q", QueueSettings(fifo=True), 0)
     for body in (b"a", b"b", b"c"):
@@ -157,7 +157,7 @@ def test_a_loan_of_many_that_cannot_be_told_puts_all_back() -> None:
     assert [delivery.entry.body for delivery in engine.receive(queue, 3, 0)] == [b"a", b"b", b"c"]
 
 
-def test_orders_pass_over_what_is_out_of_date() -> None:
+def test_orders_skip_what_is_out_of_date() -> None:
     shared = StandardOrder()
     shared.append(Entry(1, 0, 0, 1, 0, b"", None, DeliveryOptions(priority=3)))
     shared.append(Entry(2, 0, 0, 1, 0, b"", None, None))
@@ -228,7 +228,7 @@ def test_a_snapshot_needs_its_end_and_skips_what_it_does_not_know() -> None:
     assert loose.queues == {}
 
 
-def test_a_counter_of_a_later_version_is_passed_over() -> None:
+def test_a_counter_of_a_later_version_is_skipped() -> None:
     engine, _ = recorded()
     engine.create_queue("q", QueueSettings(), 0)
     whole = [chunk.replace(b'"acked"', b'"future"') for chunk in chunks(freeze(engine, 0))]
@@ -239,7 +239,7 @@ def test_a_counter_of_a_later_version_is_passed_over() -> None:
     assert again.queue("q").counters.acked == 0
 
 
-def test_records_of_loans_and_publishes_survive_their_bytes() -> None:
+def test_records_of_deliveries_and_publishes_survive_their_bytes() -> None:
     for record in ((DELIVER, 5, 1, 9, 0, "me", [1, 2]), (PUBLISH, 5, 1, 3, 1, b"", None, None)):
         assert decode(encode(record)) == record
 
@@ -275,7 +275,7 @@ def test_mending_brings_counts_and_structures_together_again(fifo: bool) -> None
     assert [d.entry.body for d in engine.receive(queue, 9, 1_000)] == [b"later"]
 
 
-def test_a_binding_to_an_exchange_that_damage_took_is_passed_over() -> None:
+def test_a_binding_to_an_exchange_that_damage_took_is_skipped() -> None:
     engine = Engine("p-")
     change = {"op": "bind", "source": "amq.fanout", "destination": "gone", "to_exchange": True}
 

@@ -214,7 +214,7 @@ def test_changing_settings_does_not_pile_up_timers(engine: Engine) -> None:
     assert engine.timers.size < 10
 
 
-def test_a_message_too_old_is_not_handed_out_even_if_its_end_could_not_be_told(
+def test_an_expired_message_is_not_delivered_even_if_its_expiry_could_not_be_logged(
     engine: Engine, tape: Tape
 ) -> None:
     for fifo in (False, True):
@@ -236,7 +236,7 @@ def test_a_message_too_old_is_not_handed_out_even_if_its_end_could_not_be_told(
 # -- a log that refuses -----------------------------------------------------------------------
 
 
-def test_a_publish_that_is_told_is_done_although_the_overflow_cannot_be_told(
+def test_a_publish_that_is_logged_is_done_although_the_overflow_cannot_be_logged(
     engine: Engine, tape: Tape
 ) -> None:
     queue = queue_of(engine, max_length=1)
@@ -252,7 +252,7 @@ def test_a_publish_that_is_told_is_done_although_the_overflow_cannot_be_told(
     assert bodies(queue) == [b"c"]
 
 
-def test_a_message_buried_while_handing_out_is_not_also_put_back(engine: Engine, tape: Tape) -> None:
+def test_a_message_dead_lettered_during_a_receive_is_not_also_put_back(engine: Engine, tape: Tape) -> None:
     """The dead-letter queue overflows, and the log refuses just that."""
     queue = queue_of(engine, max_receives=1, dead_letter="dead")
     dead = queue_of(engine, "dead", max_length=1)
@@ -273,7 +273,7 @@ def test_a_message_buried_while_handing_out_is_not_also_put_back(engine: Engine,
     assert_same(dump(tape, tape.rebuilt(), 1_000), dump(tape, engine, 1_000))
 
 
-def test_an_exchange_whose_end_cannot_be_told_stays(engine: Engine, tape: Tape) -> None:
+def test_an_exchange_whose_end_cannot_be_logged_stays(engine: Engine, tape: Tape) -> None:
     admin.declare_exchange(engine, Exchange("x", "fanout"), 1_000)
     tape.refuse_from = len(tape.records)
 
@@ -335,7 +335,7 @@ def test_a_copy_of_an_old_message_goes_to_its_place_among_newer_ones(
     assert [entry.seq for entry in rebuilt.queue("q").ready] == ([1, 2, 3] if fifo else [1, 3])
 
 
-def test_records_about_what_is_not_there_are_passed_over(tape: Tape, engine: Engine) -> None:
+def test_records_about_missing_messages_and_queues_are_skipped(tape: Tape, engine: Engine) -> None:
     queue = queue_of(engine)
     other = queue_of(engine, "other", dead_letter="q")
     for name in (queue, other):
@@ -425,7 +425,7 @@ def test_a_snapshot_counts_what_is_alive_in_each_segment() -> None:
 # -- waking and watching ----------------------------------------------------------------------
 
 
-def test_everything_that_happens_to_a_message_is_told_with_its_own_id(engine: Engine) -> None:
+def test_everything_that_happens_to_a_message_is_reported_with_its_own_id(engine: Engine) -> None:
     told: list[tuple[str, str, str | None]] = []
     queue = queue_of(engine, visibility_ms=10, dead_letter="dead")
     dead = queue_of(engine, "dead", max_length=1)
@@ -623,7 +623,7 @@ def test_a_large_batch_is_not_kept_in_memory_a_second_time(engine: Engine) -> No
     assert bodies(queue) == [None, None]
 
 
-def test_a_plain_message_that_cannot_be_lent_goes_back(engine: Engine, tape: Tape) -> None:
+def test_a_plain_message_that_cannot_be_delivered_goes_back(engine: Engine, tape: Tape) -> None:
     queue = queue_of(engine)
     engine.publish_plain(queue, b"a", 0, 1_000)
     engine.publish_plain(queue, b"b", 0, 1_000)
@@ -648,7 +648,7 @@ def test_delays_that_were_cancelled_are_forgotten_long_before_they_would_have_en
     assert engine.timers.size < 10
 
 
-def test_messages_whose_queue_is_lost_to_damage_are_kept_and_come_home_when_its_name_is_known(
+def test_messages_whose_queue_is_lost_to_damage_are_kept_and_return_when_its_name_is_known(
     engine: Engine, tape: Tape
 ) -> None:
     queue = queue_of(engine, dead_letter="dead")
@@ -719,7 +719,7 @@ def test_a_message_for_chosen_queues_is_one_record_and_reaches_each_once() -> No
         assert entry.options.route == ("e", "k")
 
 
-def test_a_message_for_no_queue_is_told_to_nobody() -> None:
+def test_a_message_for_no_queue_is_logged_nowhere() -> None:
     tape = Tape()
     engine = Engine(PREFIX, log=tape)
 

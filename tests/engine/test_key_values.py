@@ -103,7 +103,7 @@ def test_an_expired_value_leaves_memory_by_itself(ttl_ms: int) -> None:
     assert changes == [("b", "a")]
 
 
-def test_a_later_put_moves_the_deadline_or_takes_it_away() -> None:
+def test_a_later_put_moves_the_deadline_or_removes_it() -> None:
     engine = Engine(PREFIX)
     for key in "abcd":
         put(engine, key, b"1", ttl_ms=100_000)

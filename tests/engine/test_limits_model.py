@@ -86,3 +86,27 @@ LimitedLives.TestCase.settings = settings(
     report_multiple_bugs=False,
 )
 TestLimitedLives = LimitedLives.TestCase
+
+
+def test_a_purge_finds_the_tokens_that_came_back_meanwhile() -> None:
+    life = LimitedLives()
+    life.begin(False, [QueueSettings(visibility_ms=3, retry=RetryPolicy(), key_rate="125/s burst 1")])
+    life.work("a", [(None, 0), (None, 0), ("g", 0)], 1, None)
+    life.receive_more("a", 1)
+    life.tick(8)
+
+    life.purge("a", False)
+
+    assert life.engine.queue("a").limits.blocked == {} == life.model.queues["a"].limits.blocked  # type: ignore[union-attr]
+
+
+def test_a_late_extension_takes_a_message_as_a_receive_does() -> None:
+    life = LimitedLives()
+    life.begin(False, [QueueSettings(visibility_ms=3, retry=RetryPolicy(), key_rate="125/s burst 1")])
+    life.work("a", [(None, 0), (None, 0), ("g", 0)], 1, None)
+    life.receive_more("a", 1)
+    life.tick(8)
+
+    life.extend_late(lease_ms=1, which=1)
+
+    life.agree()

@@ -35,7 +35,7 @@ from openq.engine.records import (
 from openq.engine.replay import checkpoint
 from openq.engine.routing import Binding
 from openq.errors import MessageNotFoundError, OpenQError, QueueFull, QueueInUse, VisibilityTimeoutExpired
-from openq.model import NO_DEADLINE, DeliveryOptions, Draft, Entry, Properties, QueueSettings
+from openq.model import NO_DEADLINE, DeliveryOptions, Draft, Entry, MessageFilter, Properties, QueueSettings
 from tests.budget import examples
 
 from .model import Item, Model, ModelQueue
@@ -317,7 +317,9 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue is None:
             return
         wanted = self.model.receive(queue, limit, lease_ms, types)
-        got = self.engine.receive(self.engine.queue(name), limit, self.now, lease_ms, consumer, types)
+        got = self.engine.receive(
+            self.engine.queue(name), limit, self.now, lease_ms, consumer, MessageFilter.of(types)
+        )
         assert [(d.entry.seq, d.number, d.until_ms, d.count) for d in got] == [
             (item.seq, *(item.lease or ()), item.count) for item in wanted
         ]

@@ -256,6 +256,35 @@ def test_timers_that_no_longer_matter_are_thinned_out() -> None:
     assert sum(map(len, queue.lease_buckets.values())) < 20_000
 
 
+def test_timers_of_many_queues_are_thinned_out_without_a_count_in_every_call() -> None:
+    engine = Engine(PREFIX)
+    settings = QueueSettings(ttl_ms=43_200_000)
+    queues = [engine.create_queue(f"q{number}", settings, 1) for number in range(100)]
+    counts = 0
+    count_deadlines = engine.expiry.count_deadlines
+
+    def counted() -> int:
+        nonlocal counts
+        counts += 1
+        return count_deadlines()
+
+    engine.expiry.count_deadlines = counted  # type: ignore[method-assign]
+    for queue in queues:
+        for _ in range(100):
+            engine.publish(queue, Draft(b"x"), 1)
+    for _ in range(1_000):
+        engine.advance(1)
+    assert engine.timers.size > 10_000
+    assert 0 < counts < 50
+
+    for queue in queues:
+        for delivery in engine.receive(queue, 100, 1):
+            engine.ack(queue, delivery.entry.seq, delivery.number, 1)
+    for _ in range(100):
+        engine.advance(1)
+    assert engine.timers.size < 1_000
+
+
 def test_rebuilt_timers_bring_about_the_same() -> None:
     engine = Engine(PREFIX)
     queue = engine.create_queue("q", QueueSettings(visibility_ms=50, retention_ms=500), 1)

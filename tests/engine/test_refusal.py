@@ -12,7 +12,7 @@ from openq.engine.engine import Engine
 from openq.engine.queue import QueueState
 from openq.engine.routing import Binding, Exchange
 from openq.errors import DiskFull, OpenQError
-from openq.model import Draft, QueueSettings, RetryPolicy
+from openq.model import Draft, MessageFilter, QueueSettings, RetryPolicy
 from tests.budget import examples
 
 from .support import PREFIX, Tape, assert_same, dump
@@ -74,7 +74,7 @@ VERBS: dict[str, Verb] = {
     "no exchange": lambda w, q, n: admin.delete_exchange(w.engine, f"x{n % 2}", w.now_ms),
     "receive": lambda w, q, n: w.engine.receive(q, n % 4, w.now_ms),
     "receive one": lambda w, q, n: w.engine.receive(q, 1, w.now_ms),
-    "receive typed": lambda w, q, n: w.engine.receive(q, 2, w.now_ms, types=["t"]),
+    "receive typed": lambda w, q, n: w.engine.receive(q, 2, w.now_ms, wanted=MessageFilter.of(["t"])),
     "ack": lambda w, q, n: w.engine.ack(q, *w.receipt(q, n), w.now_ms),
     "ack many": lambda w, q, n: w.engine.ack_many(q, [w.receipt(q, n), w.receipt(q, n + 1)], w.now_ms),
     "ack late": lambda w, q, n: w.engine.ack_late(q, *w.receipt(q, n), w.now_ms),
@@ -148,7 +148,7 @@ def _still(tape: Tape, rebuilt: Engine, engine: Engine, now_ms: int) -> dict[str
     return dump(tape, rebuilt, now_ms)
 
 
-def test_a_deadline_that_cannot_be_told_is_tried_again() -> None:
+def test_a_deadline_that_cannot_be_logged_is_tried_again() -> None:
     tape = Tape()
     engine = Engine(PREFIX, log=tape)
     queue = engine.create_queue("q", QueueSettings(visibility_ms=10), 1)

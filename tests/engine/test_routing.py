@@ -806,7 +806,7 @@ def test_other_names_are_no_default_exchanges(name: str) -> None:
         router.route(name, "k")
 
 
-def test_what_went_with_a_binding_is_told() -> None:
+def test_unbinding_returns_what_was_removed_with_the_binding() -> None:
     chain = [Exchange("a", "fanout", auto_delete=True), Exchange("b", "fanout", auto_delete=True)]
     router = router_with(*chain)
     first, last = Binding("a", "b", to_exchange=True), Binding("b", "q")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import RLock
 
 from openq.journal.disk import DiskIo
@@ -173,6 +173,9 @@ class FakeDisk(DiskIo):
                 self.die()
                 raise OSError(errno.EIO, "torn write")
             return len(content)
+
+    def pwritev(self, fd: int, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> int:
+        return self.pwrite(fd, b"".join(pieces), offset)
 
     def fallocate(self, fd: int, size: int) -> None:
         with self._mutex:

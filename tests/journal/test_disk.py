@@ -235,7 +235,7 @@ def test_a_mistake_of_ours_in_the_writer_fails_the_journal_and_hangs_nobody(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(writer, "seal_block", broken)
+    monkeypatch.setattr(writer, "seal_pieces", broken)
     with pytest.raises(JournalFailed, match="ZeroDivisionError"):
         put(journal, b"x")
     journal.close()

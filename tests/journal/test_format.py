@@ -62,7 +62,7 @@ def test_any_flipped_bit_of_a_header_is_noticed(bit: int) -> None:
         unpack_header(bytes(data))
 
 
-def test_a_header_says_what_is_wrong_with_it() -> None:
+def test_an_invalid_header_is_refused_with_the_reason() -> None:
     with pytest.raises(BadHeader, match="only 10 bytes"):
         unpack_header(bytes(10))
     with pytest.raises(BadHeader, match="magic"):

@@ -10,6 +10,7 @@ from struct import Struct
 import pytest
 
 from openq.errors import HistoryUnavailable, JournalDamaged
+from openq.journal import file_journal
 from openq.journal.file_journal import Journal
 from openq.journal.index import SegmentIndex, index_path, load
 from tests.journal.helpers import batch, put, segment_file, small
@@ -146,6 +147,58 @@ def test_bytes_that_look_like_a_sequence_elsewhere_in_a_row_are_not_one() -> Non
     assert index.rows_for_seq(6) == [1]
     assert index.rows_for_seq(5) == [0]
     assert index.rows_for_seq(7) == []
+
+
+def test_rows_of_a_queue_are_found(tmp_path: Path) -> None:
+    # The bytes of 1 also occur where 256 follows 0, and across two rows.
+    queues = [0, 256, 1, 1 << 24, 1, 0, 0, 1 << 16, 1, 256]
+    index = SegmentIndex(b"".join(ROW.pack(1, 1, queue, 0, 0, 1, 0, 0) for queue in queues))
+
+    for queue in (*queues, 7):
+        for first in range(len(queues) + 1):
+            expected = [row for row in range(first, len(queues)) if queues[row] == queue]
+            assert list(index.rows_for_queue(queue, first)) == expected
+
+
+def test_the_index_of_the_current_segment_is_kept_until_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_damage(error: JournalDamaged) -> None:
+        raise error
+
+    journal = small(tmp_path, rows_of=rows_of)
+    put(journal, b"1,1,1")
+    first = journal.index(1, no_damage)
+
+    assert journal.index(1, no_damage) is first
+    assert journal.index(1) is first
+    put(journal, b"2,2,2")
+    second = journal.index(1, no_damage)
+    assert second.seqs.tolist() == [1, 2]
+    journal.clear_cache()
+    assert journal.index(1, no_damage) is not second
+    while len(list(journal.segments())) == 1:
+        put(journal, b"3,3,%0100d" % 3)
+    assert journal.index(1, no_damage).count > 2
+    monkeypatch.setattr(file_journal, "NEWEST_INDEX_BYTES", 0)
+    last = journal.segments()[-1].number
+    put(journal, b"4,4,4")
+    assert journal.index(last, no_damage) is not journal.index(last, no_damage)
+    journal.close()
+
+
+def test_an_index_with_damage_left_out_is_not_kept(tmp_path: Path) -> None:
+    journal = small(tmp_path, rows_of=rows_of)
+    [location] = put(journal, b"1,1,1")
+    put(journal, b"2,2,2")
+    with open(segment_file(tmp_path, 1), "r+b") as file:
+        file.seek((location & 0xFFFF_FFFF) + 9)
+        file.write(b"!")
+    for _ in range(2):  # each caller hears of it
+        found: list[JournalDamaged] = []
+        assert journal.index(1, found.append).seqs.tolist() == [2]
+        assert len(found) == 1
+    journal.close()
 
 
 def test_the_index_of_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_process_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_holder_of_the_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -82,7 +82,7 @@ def test_a_last_block_overwritten_from_anywhere_on_is_cut(
         assert outcome(whole, data[:start] + tail) == records(COUNT - 1)
 
 
-def test_a_torn_tail_is_told_in_the_log(
+def test_a_torn_tail_is_logged(
     one_segment: tuple[Path, bytes, list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, data, starts = one_segment

@@ -154,7 +154,7 @@ def test_missing_sidecars_are_listed_and_made(whole: tuple[Path, Where]) -> None
     assert sidecar.exists()
 
 
-def test_damage_anywhere_is_mended_and_costs_only_what_it_hit(whole: tuple[Path, Where]) -> None:
+def test_damage_anywhere_is_repaired_and_costs_only_what_it_hit(whole: tuple[Path, Where]) -> None:
     path, where = whole
     rng = random.Random(11)
     spare = path.parent / "spare"
@@ -384,7 +384,7 @@ def test_whole_segments_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -
 
 
 @pytest.mark.parametrize("stands_for_it", ["nothing", "a directory"])
-def test_a_missing_last_segment_that_a_snapshot_covers_is_told_once(
+def test_a_missing_last_segment_that_a_snapshot_covers_is_reported_once(
     whole: tuple[Path, Where], stands_for_it: str
 ) -> None:
     path, where = whole

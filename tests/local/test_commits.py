@@ -110,6 +110,39 @@ def test_one_callback_between_ticks_of_many_is_left_to_the_writer(tmp_path: Path
         assert HERE not in made.disk.threads
 
 
+def test_a_publish_and_the_delivery_of_its_message_are_committed_by_the_loop(tmp_path: Path) -> None:
+    """A consumer that waits gets the message in the same tick: two callbacks, and still one caller."""
+    with publisher(tmp_path) as made:
+
+        def deliver() -> list[str]:
+            order: list[str] = []
+
+            def committed(name: str, error: OpenQError | None) -> None:
+                assert error is None
+                order.append(name)
+                if len(order) == 2:
+                    made.loop.stop()
+
+            def tick() -> None:
+                made.broker.publish_body("q", b"x", ENCODING_TEXT)
+                made.notifier.after_commit(partial(committed, "published"))
+                location = made.broker.commit_location(made.broker.receive("q"))
+                if location is None:  # the writer was faster
+                    committed("delivered", None)
+                else:
+                    made.notifier.after_commit(partial(committed, "delivered"), location)
+
+            made.loop.call_soon(tick)
+            made.loop.run_forever()
+            return sorted(order)
+
+        def is_committed_here() -> bool:
+            assert deliver() == ["delivered", "published"]
+            return HERE in made.disk.threads
+
+        until(is_committed_here)
+
+
 def test_on_a_slow_disk_the_loop_never_commits(tmp_path: Path) -> None:
     with publisher(tmp_path, is_fast=False) as made:
         for _ in range(30):

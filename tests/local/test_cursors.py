@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,18 @@ def test_on_a_full_disk_the_past_gives_way(place: Place, monkeypatch: pytest.Mon
     assert place.state().lost is not None
 
 
-def test_lag_is_told_in_bytes_and_in_time(place: Place) -> None:
+def test_the_past_gives_way_before_small_messages_are_refused_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No next segment can be made, and the current one has room for small messages only."""
+    place.broker.cursors.put("c", 0, "ann")
+    place.load_bodies(4)
+    monkeypatch.setattr(type(place.journal), "shortage", OSError(errno.ENOSPC, "no space"))
+    place.work()
+    assert place.segments()[0] > 1
+
+
+def test_lag_is_reported_in_bytes_and_in_time(place: Place) -> None:
     place.broker.sync()
     place.broker.cursors.put("c", place.journal.durable_location, "ann")
     assert (place.state().lag_bytes, place.state().lag_s) == (0, 0)
@@ -267,7 +279,7 @@ def test_while_nobody_knows_what_cursors_hold_all_is_held(
     until(is_freed)
 
 
-def test_what_a_later_version_adds_to_a_cursor_is_passed_over(place: Place) -> None:
+def test_fields_of_a_later_version_in_a_cursor_are_skipped(place: Place) -> None:
     place.broker.close()
     (place.path / "pipeline").mkdir(exist_ok=True)
     (place.path / "pipeline" / "cursors.json").write_text(f'{{"c": {{{FIELDS}, "color": "blue"}}}}')

@@ -33,14 +33,14 @@ def test_exchanges_and_bindings_can_be_read(broker: LocalBroker) -> None:
         broker.exchanges.exchange("none")
 
 
-def test_unbinding_tells_which_exchanges_went_with_the_binding(broker: LocalBroker) -> None:
+def test_unbinding_returns_the_exchanges_removed_with_the_binding(broker: LocalBroker) -> None:
     removed = broker.exchanges.unbind(Binding("b", "q"))
 
     assert [each.name for each in removed.exchanges] == ["b", "a"]
     assert not broker.exchanges.unbind(Binding("a", "q"))
 
 
-def test_deleting_tells_what_went_with_the_exchange(broker: LocalBroker) -> None:
+def test_deleting_returns_what_was_removed_with_the_exchange(broker: LocalBroker) -> None:
     removed = broker.exchanges.delete_exchange("b")
 
     assert [each.name for each in removed.exchanges] == ["b", "a"]

@@ -106,7 +106,7 @@ def test_a_replay_of_a_choice_and_its_dry_run_agree(broker: LocalBroker, clock: 
         assert broker.delete("copy") == count
 
 
-def test_a_replay_stops_when_it_is_told_to(broker: LocalBroker) -> None:
+def test_a_replay_stops_when_its_progress_callback_says_so(broker: LocalBroker) -> None:
     broker.publish_bodies("q", [b"x"] * 450, 0)
     broker.purge("q")
     told: list[int] = []

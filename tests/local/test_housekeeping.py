@@ -12,7 +12,15 @@ from openq.engine.records import Record
 from openq.errors import DiskFull
 from openq.local.broker import LocalBroker
 from openq.local.core import BrokerCore
-from openq.model import NO_DEADLINE, OPTION_FIELDS, Draft, Properties, QueueSettings, plain_options
+from openq.model import (
+    NO_DEADLINE,
+    OPTION_FIELDS,
+    Draft,
+    MessageFilter,
+    Properties,
+    QueueSettings,
+    plain_options,
+)
 from tests.waiting import until
 
 SEGMENT = 1 << 16
@@ -117,7 +125,7 @@ def test_a_message_that_nobody_takes_does_not_pin_the_segments_after_it(place: P
     place.broker.publish("kept", Draft(b"forgotten", attributes={"a": b"\x00"}, type="t", id="mine"))
     place.broker.publish("kept", Draft(b"later", delay_ms=86_400_000))
     place.broker.publish("kept", Draft(b"lent"))
-    [lent] = place.broker.receive("kept", lease_ms=3_600_000, types=["t"], consumer="me")
+    [lent] = place.broker.receive("kept", lease_ms=3_600_000, wanted=MessageFilter.of(["t"]), consumer="me")
     place.broker.publish_bodies("kept", [b"one", b"two", b"three"], 0)
     place.broker.publish_bodies("kept", [b"four", b"5"], 0, INFO, plain_options(("amq.direct", "key")))
     place.broker.sync()

@@ -329,7 +329,7 @@ def test_a_queue_that_lets_go_of_its_oldest_does_so_when_the_chunk_is_in(broker:
         ({"parts": ["p"], "queue": None}, InvalidSetting),
     ],
 )
-def test_a_commit_that_does_not_fit_its_parts_is_refused_and_can_be_mended(
+def test_a_commit_that_does_not_fit_its_parts_is_refused_and_can_be_corrected(
     broker: LocalBroker, arguments: dict[str, Any], error: type[OpenQError]
 ) -> None:
     send(broker, {"body": bodies(2)})

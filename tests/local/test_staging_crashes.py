@@ -231,7 +231,7 @@ def promised(path: Path, monkeypatch: pytest.MonkeyPatch, published: int = 1) ->
     return path / "pipeline" / "staged" / "load" / "0"
 
 
-def test_what_is_none_of_ours_keeps_nobody_from_starting(tmp_path: Path) -> None:
+def test_foreign_files_do_not_prevent_a_start(tmp_path: Path) -> None:
     broker = reopened(tmp_path / "d")
     broker.declare("q", QueueSettings())
     send(broker, {"body": [b"x"]})

@@ -255,7 +255,7 @@ def test_who_counts_otherwise_leaves_the_batches_of_others_to_run_out(place: Pla
     assert place.bodies(6) == BODIES[1:2]
 
 
-def test_a_reader_that_acknowledges_nothing_is_told_to(place: Place) -> None:
+def test_a_reader_that_acknowledges_nothing_is_refused_with_a_hint(place: Place) -> None:
     place.publish(*[b"x"] * (MAX_OPEN + 2))
     for after in range(MAX_OPEN):
         assert place.next_batch(after, limit=1) == (after + 1, 1)
@@ -269,7 +269,7 @@ def test_a_reader_that_acknowledges_nothing_is_told_to(place: Place) -> None:
     assert place.next_batch(MAX_OPEN, limit=1) == (MAX_OPEN + 1, 1)
 
 
-def test_numbers_of_batches_are_such_that_every_store_tells_apart(place: Place) -> None:
+def test_every_store_distinguishes_the_numbers_of_batches(place: Place) -> None:
     place.publish(b"a", b"b", b"c")
     subscriptions = place.broker.subscriptions
 
@@ -383,7 +383,7 @@ def test_a_subscription_reads_one_queue_at_a_time(place: Place) -> None:
     assert [state.name for state in place.broker.subscriptions.states()] == ["s"]
 
 
-def test_who_waits_is_told_and_takes_nothing_from_those_behind(place: Place) -> None:
+def test_a_waiter_is_notified_and_takes_nothing_from_those_behind(place: Place) -> None:
     property_values: list[str] = []
     served: list[bytes | None] = []
     waiter = Waiter(1, None, None, None, lambda _: property_values.append("told"), notify_only=True)

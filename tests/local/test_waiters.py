@@ -11,7 +11,7 @@ from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
 from openq.errors import Closed, QueueNotFound
 from openq.local.broker import LocalBroker
-from openq.model import Delivery, Draft, QueueSettings
+from openq.model import Delivery, Draft, MessageFilter, QueueSettings
 
 _PATIENCE_S = 60.0  # how long a broken wake-up takes to be called one
 
@@ -23,7 +23,8 @@ class Someone:
         self.got: list[bytes | None] = []
         self.deliveries: list[Delivery] = []
         self.served = threading.Event()
-        self.waiter = Waiter(limit, lease_ms, None, types, self._deliver)
+        wanted = None if types is None else MessageFilter(frozenset(types))
+        self.waiter = Waiter(limit, lease_ms, None, wanted, self._deliver)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         self.deliveries += deliveries
@@ -118,7 +119,7 @@ def test_the_next_of_a_fifo_group_goes_to_who_waits_when_the_one_before_is_acked
     assert person.got == [b"two"]
 
 
-def test_who_waits_for_a_type_is_passed_over_and_keeps_its_place(broker: LocalBroker) -> None:
+def test_a_waiter_for_another_type_is_skipped_and_keeps_its_place(broker: LocalBroker) -> None:
     picky, anyone, other = Someone(types=["t"]), Someone(), Someone(types=["u", "t"])
     stand(broker, picky, anyone, other)
 
@@ -144,7 +145,7 @@ def test_who_left_is_not_served_and_who_was_served_cannot_leave(broker: LocalBro
     assert [delivery.entry.body for delivery in broker.receive("q")] == [b"b"]
 
 
-def test_a_deleted_queue_sends_everybody_home_and_its_successor_serves_its_own(broker: LocalBroker) -> None:
+def test_a_deleted_queue_ends_all_waits_and_its_successor_serves_its_own(broker: LocalBroker) -> None:
     before, after = Someone(), Someone()
     stand(broker, before)
 

@@ -45,7 +45,7 @@ def test_a_group_goes_on_when_the_message_that_held_it_up_is_gone(free: Freeing)
     assert [delivery.entry.body for delivery in got] == [b"free"]
 
 
-def test_the_first_publish_tells_the_ticker_when_retention_ends() -> None:
+def test_the_first_publish_schedules_the_end_of_retention() -> None:
     clock = VirtualClock()
     broker = LocalBroker(clock=clock)
     broker.declare("dead", QueueSettings())
@@ -58,7 +58,7 @@ def test_the_first_publish_tells_the_ticker_when_retention_ends() -> None:
     assert [delivery.entry.body for delivery in got] == [b"old"]
 
 
-def test_a_waiter_whose_loan_was_refused_once_is_tried_again() -> None:
+def test_a_waiter_whose_delivery_was_refused_once_is_tried_again() -> None:
     clock = VirtualClock()
     broker = LocalBroker(clock=clock)
     broker.declare("q", QueueSettings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,7 @@ class Consumer:
         visibility_timeout: float | None = None,
         heartbeat: bool = True,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> None:
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
@@ -84,10 +85,10 @@ class Consumer:
         self._concurrency = concurrency
         self._visibility_timeout = visibility_timeout
         self._heartbeat = heartbeat
-        self._types = checks.types_or_none(types)
+        self._wanted = checks.message_filter(types, attributes)
         self._stopping = asyncio.Event()
         self._waits: set[AnyWait] = set()
-        options = FeedOptions(concurrency, visibility_timeout, heartbeat, self._types, self.name)
+        options = FeedOptions(concurrency, visibility_timeout, heartbeat, self._wanted, self.name)
         self._feed = LoopFeed(queue, options) if queue.core.handle.is_remote else None
         self._taking = asyncio.Lock()  # one task at a time takes from the feed
         self._ready: deque[Message] = deque()  # taken, for tasks that wait
@@ -213,7 +214,7 @@ class Consumer:
                 is_stream = await self._feed.open()
             if is_stream:
                 return await self._next_pushed(self._feed)
-        wait = self.queue.runner.new_wait(1, self._visibility_timeout, self._types, self.name)
+        wait = self.queue.runner.new_wait(1, self._visibility_timeout, self._wanted, self.name)
         self._waits.add(wait)
         try:
             received = await self.queue.collect(wait, self.idle_timeout)

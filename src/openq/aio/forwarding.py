@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from ..client import queues
 from ..client.exchanges import QueueExchanges
 from ..client.schedules import QueueSchedules
+from ..client.webhooks import QueueWebhooks
 from .runner import Runner
 
 P = ParamSpec("P")
@@ -123,3 +124,33 @@ class AsyncSchedules:
     run = of_schedules(QueueSchedules.run)
     pause = of_schedules(QueueSchedules.pause)
     resume = of_schedules(QueueSchedules.resume)
+
+
+def of_webhooks(
+    method: Callable[Concatenate[QueueWebhooks, P], R],
+) -> Callable[Concatenate[HasRunner, P], Coroutine[Any, Any, R]]:
+    """A method of `queue.webhooks`."""
+
+    @wraps(method)
+    def on_queue(queue: queues.Queue, /, *args: P.args, **options: P.kwargs) -> R:
+        return method(QueueWebhooks(queue), *args, **options)
+
+    return _forward(Runner.in_thread, on_queue)
+
+
+class AsyncWebhooks:
+    """The webhooks of a queue behind a server: `queue.webhooks`; see `openq.client.webhooks`."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+
+    add = of_webhooks(QueueWebhooks.add)
+    list = of_webhooks(QueueWebhooks.list)
+    get = of_webhooks(QueueWebhooks.get)
+    remove = of_webhooks(QueueWebhooks.remove)
+    enable = of_webhooks(QueueWebhooks.enable)
+    disable = of_webhooks(QueueWebhooks.disable)
+    rotate = of_webhooks(QueueWebhooks.rotate)
+    test = of_webhooks(QueueWebhooks.test)
+    log = of_webhooks(QueueWebhooks.log)
+    replay = of_webhooks(QueueWebhooks.replay)

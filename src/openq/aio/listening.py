@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -53,13 +53,16 @@ def _options(
     visibility_timeout: float | None = None,
     heartbeat: bool = True,
     types: Iterable[str] | None = None,
+    attributes: Mapping[str, object] | None = None,
     consumer: str | None = None,
 ) -> FeedOptions:
     checks.integer(prefetch, "prefetch", 1)
     if visibility_timeout is not None:
         to_ms(visibility_timeout, "visibility_timeout")
     checks.text_or_none(consumer, "consumer")
-    return FeedOptions(prefetch, visibility_timeout, heartbeat, checks.types_or_none(types), consumer)
+    return FeedOptions(
+        prefetch, visibility_timeout, heartbeat, checks.message_filter(types, attributes), consumer
+    )
 
 
 class Listener:
@@ -107,7 +110,7 @@ class Listener:
             return []
         options = self._options
         runner = self.queue.runner
-        self._wait = runner.new_wait(room, options.visibility_timeout, options.types, options.consumer)
+        self._wait = runner.new_wait(room, options.visibility_timeout, options.wanted, options.consumer)
         try:
             return await self.queue.collect(self._wait, None)
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from .events import AsyncEventStream
 from .forwarding import (
     AsyncExchanges,
     AsyncSchedules,
+    AsyncWebhooks,
     changing,
     changing_in_thread,
     in_thread,
@@ -122,9 +123,10 @@ class Queue:
     Opening a durable queue reads its journal, which may take a while: `await OpenQ.open(...)` does it
     in a thread, `OpenQ(...)` at once. The object may be used from several loops.
 
-    With the `url` of a server the calls run in threads, at most 16 at a time and 256 waits for messages;
-    in Redis they run on the loop itself, and the commands of many tasks leave together. What is not a
-    coroutine here (`len`, `queue`, `settings`, ...) blocks the loop while it asks the server or Redis.
+    With the `url` of a server the calls run in threads, at most 16 at a time and 256 waits for messages,
+    and publishes and acks of many tasks share requests; in Redis they run on the loop itself, and the
+    commands of many tasks leave together. What is not a coroutine here (`len`, `queue`, `settings`, ...)
+    blocks the loop while it asks the server or Redis.
     """
 
     inner: queues.Queue
@@ -220,14 +222,21 @@ class Queue:
                 if soon is not None:
                     return core.id_format % await soon
             return await runner.change(queues.Queue.publish, body, **options)
-        message_id, _ = await runner.change(_publish_draft, make_draft(core.codec, body, **options))
+        message_id, _ = await self._store(make_draft(core.codec, body, **options))
         return message_id
+
+    async def _store(self, draft: Draft) -> tuple[str, bool]:
+        """The id of the message, and whether it is that of an earlier one."""
+        calls = self.runner.calls()
+        if calls is not None:
+            return await calls.publish(draft)
+        return await self.runner.change(_publish_draft, draft)
 
     async def _publish_heard(self, body: Any, options: PublishOptions) -> str:
         """Publish, and pass the message to the hooks."""
         draft = make_draft(self.core.codec, body, **options)
         with self._listening().publishing() as claim:
-            message_id, is_duplicate = await self.runner.change(_publish_draft, draft)
+            message_id, is_duplicate = await self._store(draft)
             if not is_duplicate:
                 claim([message_id])
         if not is_duplicate:
@@ -286,6 +295,7 @@ class Queue:
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
     ) -> Message | None:
         """The next message, waiting up to `timeout` seconds for one (None: for ever); None if none came.
@@ -293,7 +303,7 @@ class Queue:
         A task that is cancelled while it waits loses nothing: a message on its way to it returns at once.
         """
         core, runner = self.core, self.runner
-        if visibility_timeout is None and types is None and consumer is None:
+        if visibility_timeout is None and types is None and attributes is None and consumer is None:
             if runner.executor is None:
                 deliveries = core.receive_now(core.name, 1, None, core.label)
                 if deliveries:
@@ -314,7 +324,12 @@ class Queue:
             if deliveries:
                 return Message(self, deliveries[0])
         received = await self.receive_many(
-            1, timeout, visibility_timeout=visibility_timeout, types=types, consumer=consumer
+            1,
+            timeout,
+            visibility_timeout=visibility_timeout,
+            types=types,
+            attributes=attributes,
+            consumer=consumer,
         )
         return received[0] if received else None
 
@@ -325,11 +340,14 @@ class Queue:
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
         """Up to `max` messages: those ready now, or the first that come within `timeout`."""
         limit = checks.integer(max, "max", 1)
-        wait = self.runner.new_wait(limit, visibility_timeout, types, consumer)
+        wait = self.runner.new_wait(
+            limit, visibility_timeout, checks.message_filter(types, attributes), consumer
+        )
         return await self.collect(wait, checks.timeout_or_none(timeout))
 
     async def collect(self, wait: AnyWait, timeout: float | None) -> list[Message]:
@@ -351,6 +369,7 @@ class Queue:
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
         heartbeat: bool = True,
     ) -> AsyncProcessing:
@@ -360,7 +379,8 @@ class Queue:
         delivery is not counted. The message is None if none came in time. Its lease is extended meanwhile,
         unless `heartbeat` is False.
         """
-        wait = self.runner.new_wait(1, visibility_timeout, types, consumer)
+        wanted = checks.message_filter(types, attributes)
+        wait = self.runner.new_wait(1, visibility_timeout, wanted, consumer)
         return AsyncProcessing(self, wait, checks.timeout_or_none(timeout), heartbeat)
 
     listen = listen
@@ -395,9 +415,9 @@ class Queue:
                 target.settled = True
                 return
         if runner.executor is not None:
-            sender = runner.ack_sender()
-            if sender is not None and type(target) is Message and target.queue is self:
-                await sender.ack(target)
+            calls = runner.calls()
+            if calls is not None and type(target) is Message and target.queue is self:
+                await calls.ack(target)
             else:
                 await runner.change(queues.Queue.ack, target)
             return
@@ -523,6 +543,7 @@ class Queue:
         *,
         events: str | Iterable[str] | None = None,
         types: str | Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         bodies: bool = False,
         follow: bool = True,
     ) -> AsyncEventStream:
@@ -532,7 +553,7 @@ class Queue:
         """
         if after is not None:
             checks.text(after, "after")
-        wanted = make_event_filter(self.core.name, events, types)
+        wanted = make_event_filter(self.core.name, events, types, attributes)
         broker = self.inner.core.broker
         return AsyncEventStream(self, lambda: open_queue_pages(broker, wanted, after, bodies, follow))
 
@@ -549,6 +570,11 @@ class Queue:
     def schedules(self) -> AsyncSchedules:
         """The schedules that publish to this queue; see `openq.Queue.schedules`."""
         return AsyncSchedules(self.runner)
+
+    @property
+    def webhooks(self) -> AsyncWebhooks:
+        """The webhooks of this queue, if it is behind a server; see `openq.Queue.webhooks`."""
+        return AsyncWebhooks(self.runner)
 
     # -- other names --------------------------------------------------------------------------
 

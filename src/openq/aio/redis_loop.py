@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import AbstractEventLoop, Future
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -17,7 +17,7 @@ from ..client.interface import LoopBroker
 from ..client.queues import Queue, QueueView
 from ..client.waiting import MessageWait, release_unseen
 from ..errors import Closed
-from ..model import Delivery
+from ..model import Delivery, MessageFilter
 from ..redis.net import greenlets
 from .waiting import release_in_thread
 
@@ -69,9 +69,9 @@ class LoopQueues:
         return await greenlets.run(partial(call, **options) if options else call, *args)
 
     def wait(
-        self, limit: int, lease_ms: int | None, consumer: str | None, types: Iterable[str] | None
+        self, limit: int, lease_ms: int | None, consumer: str | None, wanted: MessageFilter | None
     ) -> RedisTaskWait:
-        return RedisTaskWait(self.current(), self._origin.core, limit, lease_ms, consumer, types)
+        return RedisTaskWait(self.current(), self._origin.core, limit, lease_ms, consumer, wanted)
 
     async def load(self, deliveries: list[Delivery]) -> None:
         queue, broker = self.current()
@@ -173,10 +173,10 @@ class RedisTaskWait(MessageWait):
         limit: int,
         lease_ms: int | None,
         consumer: str | None,
-        types: Iterable[str] | None,
+        wanted: MessageFilter | None,
     ) -> None:
         super().__init__(
-            loop_queue.broker, loop_queue.queue.name, limit, lease_ms, consumer, types, origin.waits
+            loop_queue.broker, loop_queue.queue.name, limit, lease_ms, consumer, wanted, origin.waits
         )
         self._loop_queue = loop_queue
         self._handle = origin.handle
@@ -216,7 +216,7 @@ class RedisTaskWait(MessageWait):
         waiter = self._waiter
         self._on_deliveries(
             self._loop_queue.queue.core.broker.receive(
-                self._queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types
+                self._queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.wanted
             )
         )
 

@@ -7,14 +7,14 @@ threads (`threads.py`), calls to Redis in greenlets on the loop (`redis_loop.py`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..client import queues
 from ..local.broker import LocalBroker
 from ..local.commits import CommitNotifier
-from ..model import Delivery
-from .acks import AckSender
+from ..model import Delivery, MessageFilter
+from .grouped import QueueCalls
 from .threads import CallThreads, PooledWait
 from .waiting import TaskWait, commit_notifier
 
@@ -41,7 +41,7 @@ class Runner:
             CallThreads() if self._core.handle.is_remote else self.loops
         )
         self._commits: CommitNotifier | None = None
-        self._acks: AckSender | None = None
+        self._calls: QueueCalls | None = None
 
     def queue(self) -> queues.Queue:
         """The queue, as the running loop may use it."""
@@ -55,14 +55,14 @@ class Runner:
             commits = self._commits = commit_notifier(cast(LocalBroker, self._core.broker), loop)
         return commits.future()
 
-    def ack_sender(self) -> AckSender | None:
-        """For a queue on a server: the acks of the running loop."""
+    def calls(self) -> QueueCalls | None:
+        """For a queue on a server: the calls of the running loop that share requests."""
         if not isinstance(self.executor, CallThreads):
             return None
         loop = asyncio.get_running_loop()
-        if self._acks is None or self._acks.loop is not loop:
-            self._acks = AckSender(self._core, self.executor, loop)
-        return self._acks
+        if self._calls is None or self._calls.loop is not loop:
+            self._calls = QueueCalls(self._core, self.executor, loop)
+        return self._calls
 
     async def wait_durable(self) -> None:
         """Return once everything done so far is on disk; then call the listeners."""
@@ -116,20 +116,20 @@ class Runner:
         self,
         limit: int = 1,
         visibility_timeout: float | None = None,
-        types: Iterable[str] | None = None,
+        wanted: MessageFilter | None = None,
         consumer: str | None = None,
         lease_ms: int | None = None,
     ) -> AnyWait:
         core = self._core
         if isinstance(self.executor, CallThreads):
-            wait = core.new_wait(limit, visibility_timeout, types, consumer, lease_ms)
+            wait = core.new_wait(limit, visibility_timeout, wanted, consumer, lease_ms)
             return PooledWait(wait, self.executor)
-        lease_ms, consumer, types = core.wait_options(visibility_timeout, types, consumer, lease_ms)
+        lease_ms, consumer = core.wait_options(visibility_timeout, consumer, lease_ms)
         if self.loops is not None:
-            return self.loops.wait(limit, lease_ms, consumer, types)
+            return self.loops.wait(limit, lease_ms, consumer, wanted)
         loop = asyncio.get_running_loop()
         broker = cast(LocalBroker, core.broker)
-        return TaskWait(broker, loop, core.name, limit, lease_ms, consumer, types, core.waits)
+        return TaskWait(broker, loop, core.name, limit, lease_ms, consumer, wanted, core.waits)
 
     async def load(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Read the bodies once their publish is on disk. On an error or a cancel all are released."""

@@ -34,9 +34,12 @@ class CallThreads:
         """The call runs to its end even if the task is cancelled."""
         return await self._start(self._calls, partial(call, *args, **options))
 
-    def start(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Like `run`, without waiting. Raises Closed."""
-        return self._start(self._calls, partial(call, *args))
+    def start(self, call: Callable[..., None], *args: Any) -> None:
+        """A call that passes its result on by itself. Raises Closed."""
+        try:
+            self._calls.submit(call, *args)
+        except RuntimeError:
+            raise Closed() from None  # the pool was shut down
 
     def wait(self, wait: ThreadWait, timeout: float | None) -> asyncio.Future[list[Delivery]]:
         return self._start(self._waits, partial(wait.wait, timeout))

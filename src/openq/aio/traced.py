@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import Any
@@ -50,10 +50,16 @@ class TracedMethods(Queue):
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
     ) -> Message | None:
         received = await self.receive_many(
-            1, timeout, visibility_timeout=visibility_timeout, types=types, consumer=consumer
+            1,
+            timeout,
+            visibility_timeout=visibility_timeout,
+            types=types,
+            attributes=attributes,
+            consumer=consumer,
         )
         return received[0] if received else None
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from ..client.interface import LibraryBroker
 from ..client.waiting import MessageWait, WaitRegistry, release_unseen
 from ..local.broker import LocalBroker
 from ..local.commits import CommitNotifier
-from ..model import Delivery
+from ..model import Delivery, MessageFilter
 
 _known: WeakValueDictionary[tuple[int, int], CommitNotifier] = WeakValueDictionary()
 _known_lock = threading.Lock()
@@ -40,10 +39,10 @@ class TaskWait(MessageWait):
         limit: int,
         lease_ms: int | None,
         consumer: str | None,
-        types: Iterable[str] | None,
+        wanted: MessageFilter | None,
         waits: WaitRegistry,
     ) -> None:
-        super().__init__(broker, queue, limit, lease_ms, consumer, types, waits)
+        super().__init__(broker, queue, limit, lease_ms, consumer, wanted, waits)
         self._loop = loop
         self._future: Future[None] | None = None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ..errors import InvalidSetting
+from ..model import MessageFilter
 
 
 def utf8(value: str, name: str) -> str:
@@ -49,8 +50,12 @@ def items(values: Any, name: str) -> list[Any]:
     return list(values)
 
 
-def types_or_none(types: Any) -> frozenset[str] | None:
-    return None if types is None else frozenset(text_list(types, "types"))
+def message_filter(types: Any, attributes: Any) -> MessageFilter | None:
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise InvalidSetting(f"attributes must be a mapping of names to values, not {attributes!r}")
+    for name in attributes or ():
+        text(name, "an attribute")
+    return MessageFilter.of(None if types is None else text_list(types, "types"), attributes)
 
 
 def message_id(value: Any) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
 from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
+from ..model import MessageFilter
 from . import checks
 from .failures import describe_attempt, is_handler_failure
 from .feeds import Feed, FeedOptions
@@ -77,13 +78,13 @@ class ConsumerLoop:
         visibility_timeout: float | None,
         heartbeat: bool,
         batch: int,
-        types: frozenset[str] | None,
+        wanted: MessageFilter | None,
     ) -> None:
         self.queue = queue
         self.handler = handler
         self.name = name
         self.idle_timeout = idle_timeout
-        self.types = types
+        self.wanted = wanted
         self.processed = 0
         self.failed = 0
         self._visibility_timeout = visibility_timeout
@@ -135,7 +136,7 @@ class ConsumerLoop:
     def _next(self) -> list[ReceivedMessage]:
         if self._feed is None:
             options = FeedOptions(
-                self._batch, self._visibility_timeout, self._heartbeat, self.types, self.name
+                self._batch, self._visibility_timeout, self._heartbeat, self.wanted, self.name
             )
             core = self.queue.core
             self._feed = core.handle.new_feed(core, options)
@@ -233,6 +234,7 @@ class Consumer(threading.Thread):
         heartbeat: bool = True,
         batch: int = 1,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> None:
         checks.text_or_none(name, "name")
@@ -255,7 +257,7 @@ class Consumer(threading.Thread):
             visibility_timeout=visibility_timeout,
             heartbeat=heartbeat,
             batch=checks.integer(batch, "batch", 1),
-            types=checks.types_or_none(types),
+            wanted=checks.message_filter(types, attributes),
         )
 
     @property
@@ -290,7 +292,11 @@ class Consumer(threading.Thread):
 
     def pull_msg(self, timeout: float | None = RECEIVE_TIMEOUT) -> ReceivedMessage | None:
         """One message for the caller to process, or None. Ack it by its own method or the consumer's."""
-        return self.queue.receive(timeout, consumer=self.name, types=self.__loop.types)
+        wanted = self.__loop.wanted
+        if wanted is None:
+            return self.queue.receive(timeout, consumer=self.name)
+        attributes = dict(wanted.attributes)
+        return self.queue.receive(timeout, consumer=self.name, types=wanted.types, attributes=attributes)
 
     pullMsg = pull_msg
 

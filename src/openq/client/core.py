@@ -23,7 +23,7 @@ from ..errors import (
     OpenQError,
     VisibilityTimeoutExpired,
 )
-from ..model import ENCODING_TEXT, Delivery, Draft, Entry, QueueSettings
+from ..model import ENCODING_TEXT, Delivery, Draft, Entry, MessageFilter, QueueSettings
 from . import checks
 from .codecs import Codec
 from .handle import BrokerHandle
@@ -35,6 +35,7 @@ from .waiting import ThreadWait, WaitRegistry, release_unseen
 
 T = TypeVar("T")
 _numbers = count(1)
+_LAST_DIGITS = [f"{low:02x}" for low in range(256)]
 
 
 class QueueObject(Protocol):
@@ -207,49 +208,55 @@ class QueueCore:
 
     def _publish_plain(self, items: list[Any]) -> list[str] | None:
         """All as one record, if they are bodies of one encoding and the queue has no rules per message."""
-        if any(isinstance(item, Message) or is_item(item) for item in items):
-            return None
-        encoded = [self.codec.encode(item) for item in items]
-        encodings = {encoding for _, encoding in encoded}
-        if len(encodings) > 1:
-            return None
-        run = self.broker.publish_bodies(
-            self.name, [data for data, _ in encoded], encodings.pop() if encodings else ENCODING_TEXT
-        )
-        if run is None:
-            return None
-        id_format = self.id_format
-        return [id_format % seq for seq in run]
+        encoding = ENCODING_TEXT
+        if self.is_auto and set(map(type, items)) == {str}:
+            # The common case, without a step of Python code for each item.
+            try:
+                bodies = list(map(str.encode, items))
+            except UnicodeEncodeError as error:
+                raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
+        else:
+            if any(isinstance(item, Message) or is_item(item) for item in items):
+                return None
+            encoded = [self.codec.encode(item) for item in items]
+            encodings = {each for _, each in encoded}
+            if len(encodings) > 1:
+                return None
+            if encodings:
+                encoding = encodings.pop()
+            bodies = [data for data, _ in encoded]
+        run = self.broker.publish_bodies(self.name, bodies, encoding)
+        if isinstance(run, range):
+            return _run_ids(self.id_format, run)
+        return None if run is None else list(map(self.id_format.__mod__, run))
 
     # -- receiving ----------------------------------------------------------------------------
 
     def wait_options(
         self,
         visibility_timeout: float | None,
-        types: Iterable[str] | None,
         consumer: str | None,
         lease_ms: int | None,
-    ) -> tuple[int | None, str | None, frozenset[str] | None]:
-        """Lease, consumer and types of one receive call, checked."""
+    ) -> tuple[int | None, str | None]:
+        """Lease and consumer of one receive call, checked."""
         if visibility_timeout is not None:
             lease_ms = to_ms(visibility_timeout, "visibility_timeout")
-        checked_types = checks.types_or_none(types)
         if consumer is None:
             consumer = self.label
         else:
             self.labels.add(checks.text(consumer, "consumer"))
-        return lease_ms, consumer, checked_types
+        return lease_ms, consumer
 
     def new_wait(
         self,
         limit: int = 1,
         visibility_timeout: float | None = None,
-        types: Iterable[str] | None = None,
+        wanted: MessageFilter | None = None,
         consumer: str | None = None,
         lease_ms: int | None = None,
     ) -> ThreadWait:
-        lease_ms, consumer, types = self.wait_options(visibility_timeout, types, consumer, lease_ms)
-        return self.handle.wait_class(self.broker, self.name, limit, lease_ms, consumer, types, self.waits)
+        lease_ms, consumer = self.wait_options(visibility_timeout, consumer, lease_ms)
+        return self.handle.wait_class(self.broker, self.name, limit, lease_ms, consumer, wanted, self.waits)
 
     def load(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Read the bodies. Unreadable messages are left out; on an error all are released."""
@@ -323,6 +330,18 @@ class QueueCore:
             target.settled = True
         self.sync()
         return outcome
+
+
+def _run_ids(id_format: str, run: range) -> list[str]:
+    """The ids of consecutive sequences: 256 of them share all but their last two digits."""
+    ids: list[str] = []
+    first = run.start
+    while first < run.stop:
+        stop = min(run.stop, (first | 255) + 1)
+        low = first & 255
+        ids += map((id_format % first)[:-2].__add__, _LAST_DIGITS[low : low + stop - first])
+        first = stop
+    return ids
 
 
 def target_id(target: Message | str) -> str:

@@ -6,7 +6,9 @@ Bodies travel as they are stored, so a message is the same as from a queue in th
 from __future__ import annotations
 
 import ast
+import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +29,7 @@ from ..model import (
     DeliveryOptions,
     Draft,
     Entry,
+    MessageFilter,
     Properties,
     QueueSettings,
     RetryPolicy,
@@ -361,6 +364,28 @@ _SIGN_IN = {
     "unauthorized": "sign in: give token=, or set OPENQ_TOKEN, or write user:password@ into the url",
     "login_refused": "check token= (or OPENQ_TOKEN), or the user and password in the url",
 }
+
+
+def selection_document(wanted: MessageFilter) -> dict[str, Any]:
+    found: dict[str, Any] = {} if wanted.types is None else {"types": list(wanted.types)}
+    if wanted.attributes:
+        found["attributes"] = {name: list(values) for name, values in wanted.attributes}
+    return found
+
+
+def _tagged(value: object) -> dict[str, str]:
+    assert isinstance(value, bytes)
+    return {"$base64": b64encode(value).decode()}
+
+
+def message_query(wanted: MessageFilter | None) -> dict[str, str]:
+    """The same in the query of a stream of events."""
+    found: dict[str, str] = {}
+    if wanted is not None and wanted.types:
+        found["types"] = ",".join(sorted(wanted.types))
+    if wanted is not None and wanted.attributes:
+        found["attributes"] = json.dumps(dict(wanted.attributes), default=_tagged)
+    return found
 
 
 def parse_error(refused: Refused, queue: str = "", message_id: str | None = None) -> OpenQError:

@@ -69,13 +69,17 @@ def make_event(queue: QueueObject, item: EventItem) -> QueueEvent:
 
 
 def make_event_filter(
-    queue: str, events: str | Iterable[str] | None, types: str | Iterable[str] | None
+    queue: str,
+    events: str | Iterable[str] | None,
+    types: str | Iterable[str] | None,
+    attributes: Mapping[str, object] | None,
 ) -> EventFilter:
     chosen = frozenset(_names(events, "events"))
     unknown = sorted(chosen.difference(EVENT_NAMES))
     if unknown:
         raise InvalidSetting(f"{unknown[0]!r} is not an event; there are {', '.join(EVENT_NAMES)}")
-    return EventFilter((), chosen, frozenset(_names(types, "types")), frozenset((queue,)))
+    messages = checks.message_filter(_names(types, "types") or None, attributes)
+    return EventFilter((), chosen, messages, frozenset((queue,)))
 
 
 def _names(given: str | Iterable[str] | None, what: str) -> list[str]:
@@ -136,6 +140,7 @@ class QueueEvents(QueuePart):
         *,
         events: str | Iterable[str] | None = None,
         types: str | Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         bodies: bool = False,
         follow: bool = True,
     ) -> EventStream:
@@ -149,7 +154,7 @@ class QueueEvents(QueuePart):
         """
         if after is not None:
             checks.text(after, "after")
-        wanted = make_event_filter(self.core.name, events, types)
+        wanted = make_event_filter(self.core.name, events, types, attributes)
         return EventStream(self.queue, open_queue_pages(self.core.broker, wanted, after, bodies, follow))
 
 

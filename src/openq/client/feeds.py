@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..model import Delivery
+from ..model import Delivery, MessageFilter
 
 if TYPE_CHECKING:
     from .core import QueueCore
@@ -24,7 +24,7 @@ class FeedOptions(NamedTuple):
     prefetch: int
     visibility_timeout: float | None
     heartbeat: bool
-    types: frozenset[str] | None
+    wanted: MessageFilter | None
     consumer: str | None
     on_demand: bool = False  # no more than `take` asks for: nothing is sent ahead, and `prefetch` is not used
     keeps_leases: bool = False  # leases outlive a connection that is lost, and end by their time
@@ -70,7 +70,7 @@ class WaitFeed:
 
     def take(self, limit: int, timeout: float | None) -> list[Delivery]:
         options = self._options
-        wait = self._core.new_wait(limit, options.visibility_timeout, options.types, options.consumer)
+        wait = self._core.new_wait(limit, options.visibility_timeout, options.wanted, options.consumer)
         self._waits.add(wait)
         try:
             # `end` sets its flag before it looks for waits, so one of the two sees the other.

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import OpenQError
@@ -33,6 +33,7 @@ def listen(
     visibility_timeout: float | None,
     heartbeat: bool,
     types: Iterable[str] | None,
+    attributes: Mapping[str, object] | None,
     consumer: str | None,
 ) -> Listener | Consumer:
     """See `Queue.listen`."""
@@ -46,6 +47,7 @@ def listen(
             heartbeat=heartbeat,
             batch=prefetch,
             types=types,
+            attributes=attributes,
             name=consumer,
         )
         started.start()
@@ -53,8 +55,8 @@ def listen(
     if visibility_timeout is not None:
         to_ms(visibility_timeout, "visibility_timeout")
     checks.text_or_none(consumer, "consumer")
-    checked = checks.types_or_none(types)
-    return Listener(queue, FeedOptions(prefetch, visibility_timeout, heartbeat, checked, consumer))
+    wanted = checks.message_filter(types, attributes)
+    return Listener(queue, FeedOptions(prefetch, visibility_timeout, heartbeat, wanted, consumer))
 
 
 class ListeningQueue(Protocol):

@@ -2,13 +2,13 @@
 
 The path of a plain message (publish a body, receive, ack) is short on purpose: it checks no option, formats
 nothing but the id, and tests one flag per feature that is not in use. The other calls are in the parts:
-`inspector.py`, `history.py`, `admin.py`, `exchanges.py`, `schedules.py` and `stdlib_queue.py`.
+`inspector.py`, `history.py`, `admin.py`, `exchanges.py`, `schedules.py`, `webhooks.py` and `stdlib_queue.py`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ..broker.interface import only
 from ..clock import Clock
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, VisibilityTimeoutExpired
-from ..model import ENCODING_TEXT, NO_DEADLINE, QueueSettings
+from ..model import ENCODING_BYTES, ENCODING_TEXT, NO_DEADLINE, QueueSettings
 from . import checks, targets
 from .admin import Admin
 from .arrivals import Arrivals
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from .consumer import Consumer
     from .listening import Listener
+    from .webhooks import QueueWebhooks
 
 RECEIVE_TIMEOUT = environment_number("receive_timeout", 10.0)
 
@@ -132,10 +133,15 @@ class Queue:
         delay, at, priority, group, dedup_id, unique_key, message_type, attributes, id, ttl, publisher.
         """
         core = self.core
-        if options or type(body) is not str or not core.is_auto or self._hooks:
+        kind = type(body)
+        if options or (kind is not str and kind is not bytes) or not core.is_auto or self._hooks:
             return self._publish(body, options)
+        publish_body = core.publish_body  # such an attribute is called faster as a local variable
         try:
-            seq = core.publish_body(core.name, body.encode(), ENCODING_TEXT)
+            if kind is str:
+                seq = publish_body(core.name, body.encode(), ENCODING_TEXT)
+            else:
+                seq = publish_body(core.name, body, ENCODING_BYTES)
         except UnicodeEncodeError as error:
             raise InvalidSetting(f"the text cannot be encoded as UTF-8: {error.reason}") from None
         if not seq:
@@ -217,16 +223,19 @@ class Queue:
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
     ) -> ReceivedMessage | None:
         """The next message, waiting up to `timeout` seconds for one (None: for ever); None if none came.
 
-        `visibility_timeout` applies to this delivery only; `types` selects messages of these types;
+        `visibility_timeout` applies to this delivery only; `types` selects messages of these types,
+        and `attributes` those that have each of these, with this value or one of a list;
         `consumer` is a name under which the delivery is listed.
         """
-        if visibility_timeout is None and types is None and consumer is None:
+        if visibility_timeout is None and types is None and attributes is None and consumer is None:
             core = self.core
-            deliveries = core.receive_now(core.name, 1, None, core.label)
+            receive_now = core.receive_now
+            deliveries = receive_now(core.name, 1, None, core.label)
             if deliveries:
                 if core.loads:
                     deliveries = core.load(deliveries)
@@ -234,7 +243,7 @@ class Queue:
                     core.broker.announce()
                 if deliveries:
                     return ReceivedMessage(self, deliveries[0])
-        received = self._receive(1, timeout, visibility_timeout, types, consumer)
+        received = self._receive(1, timeout, visibility_timeout, types, attributes, consumer)
         return received[0] if received else None
 
     def receive_many(
@@ -244,10 +253,13 @@ class Queue:
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
     ) -> list[ReceivedMessage]:
         """Up to `max` messages: those ready now, or the first that come within `timeout`."""
-        return self._receive(checks.integer(max, "max", 1), timeout, visibility_timeout, types, consumer)
+        return self._receive(
+            checks.integer(max, "max", 1), timeout, visibility_timeout, types, attributes, consumer
+        )
 
     def _receive(
         self,
@@ -255,10 +267,12 @@ class Queue:
         timeout: float | None,
         visibility_timeout: float | None,
         types: Iterable[str] | None,
+        attributes: Mapping[str, object] | None,
         consumer: str | None,
     ) -> list[ReceivedMessage]:
         timeout = checks.timeout_or_none(timeout)
-        return collect(self, self.core.new_wait(limit, visibility_timeout, types, consumer), timeout)
+        wanted = checks.message_filter(types, attributes)
+        return collect(self, self.core.new_wait(limit, visibility_timeout, wanted, consumer), timeout)
 
     def processing(
         self,
@@ -266,6 +280,7 @@ class Queue:
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
         heartbeat: bool = True,
     ) -> Processing:
@@ -275,7 +290,8 @@ class Queue:
         is not counted. The message is None if none came in time. Its lease is extended meanwhile, unless
         `heartbeat` is False.
         """
-        wait = self.core.new_wait(1, visibility_timeout, types, consumer)
+        wanted = checks.message_filter(types, attributes)
+        wait = self.core.new_wait(1, visibility_timeout, wanted, consumer)
         return Processing(self, wait, checks.timeout_or_none(timeout), heartbeat)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -300,6 +316,7 @@ class Queue:
         visibility_timeout: float | None = ...,
         heartbeat: bool = ...,
         types: Iterable[str] | None = ...,
+        attributes: Mapping[str, object] | None = ...,
         consumer: str | None = ...,
     ) -> Listener: ...
     @overload
@@ -311,6 +328,7 @@ class Queue:
         visibility_timeout: float | None = ...,
         heartbeat: bool = ...,
         types: Iterable[str] | None = ...,
+        attributes: Mapping[str, object] | None = ...,
         consumer: str | None = ...,
     ) -> Consumer: ...
     def listen(
@@ -321,6 +339,7 @@ class Queue:
         visibility_timeout: float | None = None,
         heartbeat: bool = True,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
     ) -> Listener | Consumer:
         """Messages as they come, until `close`: nothing is polled, a server pushes them over a WebSocket.
@@ -333,7 +352,7 @@ class Queue:
         """
         from .listening import listen
 
-        return listen(self, handler, prefetch, visibility_timeout, heartbeat, types, consumer)
+        return listen(self, handler, prefetch, visibility_timeout, heartbeat, types, attributes, consumer)
 
     # -- settling -----------------------------------------------------------------------------
 
@@ -342,8 +361,9 @@ class Queue:
         core = self.core
         if type(target) is ReceivedMessage and target.queue is self:
             delivery = target.delivery
+            ack_one = core.ack_one
             try:
-                core.ack_one(core.name, delivery.entry.seq, delivery.number)
+                ack_one(core.name, delivery.entry.seq, delivery.number)
             except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
                 raise type(error)(target.id, core.name) from None
             target.settled = True
@@ -529,6 +549,13 @@ class Queue:
     def schedules(self) -> QueueSchedules:
         """The schedules that publish to this queue; see `QueueSchedules`."""
         return QueueSchedules(self)
+
+    @property
+    def webhooks(self) -> QueueWebhooks:
+        """The webhooks of this queue, if it is behind a server; see `QueueWebhooks`."""
+        from .webhooks import QueueWebhooks
+
+        return QueueWebhooks(self)
 
     # -- the interface of queue.Queue ---------------------------------------------------------
 

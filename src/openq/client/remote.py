@@ -30,14 +30,16 @@ from ..model import (
     Delivery,
     Draft,
     Entry,
+    MessageFilter,
     QueueSettings,
     check_name,
     split_failure,
 )
 from . import documents
 from .documents import Document
+from .grouped import CallsByQueue
 from .heartbeat import Heartbeat
-from .http import HttpClient, Refused
+from .http import HttpClient, Refused, Uncertain
 from .interface import OnlyInProcess
 from .remote_admin import RemoteAdmin, RemoteExchanges
 from .remote_calls import MAX_BATCH, RemoteCalls
@@ -75,6 +77,9 @@ class RemoteBroker:
         self.exchanges = RemoteExchanges(calls)
         self.url = api.url
         self.kv = RemoteKeyValues(api)
+        # Calls of several threads, one message each, share requests.
+        self._publishes = CallsByQueue(self.publish_each, lambda draft: len(draft.body))
+        self._acks: CallsByQueue[Receipt, None] = CallsByQueue(self.ack)
         self._endless_leases = Heartbeat(self)
         self._endless: dict[int, Delivery] = {}
         # A server without a disk has other ids after a restart, and numbers its deliveries from 1 again.
@@ -175,14 +180,33 @@ class RemoteBroker:
         return result[0]
 
     def publish_many(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        if len(drafts) == 1 and drafts[0].past is None:
+            try:
+                return [self._publishes.call(queue, drafts[0])]
+            except (InvalidSetting, QueueFull) as error:
+                return [error]
         results: list[tuple[str, bool] | OpenQError] = []
         for some in _batches(drafts):
             results += self._publish_batch(queue, some)
         return results
 
+    def publish_each(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
+        """`publish_many` for the drafts of several callers, in one request: each has the id or the error that
+        it would have alone."""
+        try:
+            return self._publish_batch(queue, drafts)
+        except Uncertain as error:
+            again = [draft for draft in drafts if _is_idempotent(draft)]
+            if not again:
+                return [error] * len(drafts)
+            # Those of other callers were the reason that these were not sent again.
+            results = iter(self.publish_each(queue, again))
+            return [next(results) if _is_idempotent(draft) else error for draft in drafts]
+        except OpenQError as error:
+            return [error] * len(drafts)
+
     def _publish_batch(self, queue: str, drafts: Sequence[Draft]) -> list[tuple[str, bool] | OpenQError]:
-        # A message with an id or a dedup id is not added twice, so it may be sent twice.
-        idempotent = all(draft.dedup is not None or draft.id is not None for draft in drafts)
+        idempotent = all(map(_is_idempotent, drafts))
         path = f"queues/{path_part(queue)}/messages"
         what = "it was published: with a dedup_id it would have been sent again by itself"
         if len(drafts) == 1:
@@ -208,7 +232,7 @@ class RemoteBroker:
             ).value
         except InvalidSetting:
             # The server could not read one of them: publish each alone, so that the others are added.
-            return [result for draft in drafts for result in self._publish_batch(queue, [draft])]
+            return [result for draft in drafts for result in self.publish_each(queue, [draft])]
         if "results" not in answer:
             first_id = answer.get("first_id", "")
             prefix, first = first_id[:-12], int(first_id[-12:] or "0", 16)
@@ -229,9 +253,9 @@ class RemoteBroker:
         limit: int = 1,
         lease_ms: int | None = None,
         consumer: str | None = None,
-        types: Iterable[str] | None = None,
+        wanted: MessageFilter | None = None,
     ) -> list[Delivery]:
-        return self.poll(queue, limit, lease_ms, consumer, types)
+        return self.poll(queue, limit, lease_ms, consumer, wanted)
 
     def poll(
         self,
@@ -239,7 +263,7 @@ class RemoteBroker:
         limit: int,
         lease_ms: int | None,
         consumer: str | None,
-        types: Iterable[str] | None,
+        wanted: MessageFilter | None,
         wait_s: float = 0.0,
         on_connection: Callable[[HttpClient | None], bool] | None = None,
     ) -> list[Delivery]:
@@ -249,8 +273,8 @@ class RemoteBroker:
             body["visibility_timeout"] = (ENDLESS_LEASE_MS if lease_ms == NO_DEADLINE else lease_ms) / 1000
         if consumer:
             body["consumer"] = consumer
-        if types is not None:
-            body["types"] = list(types)
+        if wanted is not None:
+            body |= documents.selection_document(wanted)
         # A receive may be repeated: the leases of a lost response end by themselves.
         reply = self._api.call(
             "POST",
@@ -350,9 +374,7 @@ class RemoteBroker:
             yield (next(outcomes, "") if error is None else ""), error, retried
 
     def ack_one(self, queue: str, seq: int, number: int) -> None:
-        [error] = self.ack(queue, [(seq, number)])
-        if error is not None:
-            raise error
+        self._acks.call(queue, (seq, number))
 
     def nack(
         self,
@@ -475,6 +497,11 @@ class RemoteBroker:
     def close(self) -> None:
         self._api.close()
         self._endless_leases.stop()
+
+
+def _is_idempotent(draft: Draft) -> bool:
+    """A message with an id or a dedup id is not added twice, so it may be sent twice."""
+    return draft.dedup is not None or draft.id is not None
 
 
 def _receipt_error(failure: Document, queue: str) -> OpenQError:

@@ -26,7 +26,7 @@ from ..model import (
     Entry,
     Properties,
 )
-from .documents import parse_error, time_ms
+from .documents import message_query, parse_error, time_ms
 from .event_pages import GAP, EventItem
 from .http import HttpClient, Refused, StreamBody, TimedOut, Unreachable
 from .rest_client import path_part
@@ -197,7 +197,7 @@ class ServerPages:
         given: dict[str, object] = {
             **query,
             **({"events": ",".join(sorted(wanted.events))} if wanted.events else {}),
-            **({"types": ",".join(sorted(wanted.types))} if wanted.types else {}),
+            **message_query(wanted.messages),
             **({"queues": ",".join(wanted.queues)} if wanted.queues else {}),
         }
         return "?" + urlencode(given)

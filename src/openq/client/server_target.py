@@ -70,7 +70,7 @@ class LongPollWait(ThreadWait):
             waiter.limit,
             waiter.lease_ms,
             waiter.consumer,
-            waiter.types,
+            waiter.wanted,
             wait_s,
             self._connection.use,
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..broker.interface import Receipt
 from ..errors import Closed, OpenQError, QueueNotFound
 from ..model import Delivery
-from .documents import parse_error
+from .documents import parse_error, selection_document
 from .feeds import FeedOptions, WaitFeed
 from .handle import run_in_thread
 from .http import Refused, Unreachable
@@ -60,9 +60,7 @@ class StreamFeed:
         self._core = core
         self._options = options
         self._fallback: WaitFeed | None = None
-        lease_ms, self._consumer, self._types = core.wait_options(
-            options.visibility_timeout, options.types, options.consumer, None
-        )
+        lease_ms, self._consumer = core.wait_options(options.visibility_timeout, options.consumer, None)
         self._broker = broker
         self._api: ServerApi = broker.api
         self._queue = core.name
@@ -158,8 +156,8 @@ class StreamFeed:
             del frame["keep"]  # an older server does not know it
         if self._consumer:
             frame["consumer"] = self._consumer
-        if self._types is not None:
-            frame["types"] = list(self._types)
+        if self._options.wanted is not None:
+            frame |= selection_document(self._options.wanted)
         try:
             socket.send(frame)
             self._early: list[Answer] = []

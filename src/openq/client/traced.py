@@ -6,7 +6,7 @@ The methods are in a subclass, made for the class of the queue: while tracing is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +70,10 @@ class TracedMethods(Queue):
         *,
         visibility_timeout: float | None = None,
         types: Iterable[str] | None = None,
+        attributes: Mapping[str, object] | None = None,
         consumer: str | None = None,
     ) -> ReceivedMessage | None:
-        received = self._receive(1, timeout, visibility_timeout, types, consumer)
+        received = self._receive(1, timeout, visibility_timeout, types, attributes, consumer)
         return received[0] if received else None
 
     def _receive(self, *arguments: Any) -> list[ReceivedMessage]:

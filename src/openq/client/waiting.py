@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError
-from ..model import Delivery
+from ..model import Delivery, MessageFilter
 from .interface import LibraryBroker
 
 
@@ -82,7 +82,7 @@ class MessageWait:
         limit: int,
         lease_ms: int | None,
         consumer: str | None,
-        types: Iterable[str] | None,
+        wanted: MessageFilter | None,
         waits: WaitRegistry,
     ) -> None:
         self._broker = broker
@@ -90,7 +90,7 @@ class MessageWait:
         self._waits = waits
         self._served: list[Delivery] = []
         self._ended = False
-        self._waiter = Waiter(limit, lease_ms, consumer, types, self._serve)
+        self._waiter = Waiter(limit, lease_ms, consumer, wanted, self._serve)
 
     def _serve(self, deliveries: list[Delivery]) -> None:
         raise NotImplementedError
@@ -102,7 +102,9 @@ class MessageWait:
     def poll(self) -> list[Delivery]:
         """The messages that are ready now."""
         waiter = self._waiter
-        return self._broker.receive(self._queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
+        return self._broker.receive(
+            self._queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.wanted
+        )
 
     def _register(self) -> bool:
         """Add the waiter to the queue. True if there is no need to wait: it was served, or ended before."""
@@ -144,10 +146,10 @@ class ThreadWait(MessageWait):
         limit: int,
         lease_ms: int | None,
         consumer: str | None,
-        types: Iterable[str] | None,
+        wanted: MessageFilter | None,
         waits: WaitRegistry,
     ) -> None:
-        super().__init__(broker, queue, limit, lease_ms, consumer, types, waits)
+        super().__init__(broker, queue, limit, lease_ms, consumer, wanted, waits)
         # A held lock is the cheapest thing to sleep on; `_wake` releases it.
         self._served_lock = threading.Lock()
         self._served_lock.acquire()

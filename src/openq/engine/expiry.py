@@ -18,6 +18,8 @@ from .rules import is_expired, is_zero_ttl
 from .timers import DELAY, DELAYS, KV_BUCKET, KV_TTL, LEASE, LEASES, TTL, WAKE, Timers
 
 _RETRY_MS = 200
+_MIN_REBUILD = 8192  # timers
+_MAX_STALE = 4  # timers to one live deadline
 _MAX_SPREAD = 4096  # delayed messages of a far bucket that are spread in one step
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class Expiry:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._unchecked = 0  # calls of `advance` since the live deadlines were counted
 
     def advance(self, now_ms: int, limit: int = 1 << 60) -> int:
         """Handle the timers due up to `now_ms`, or the first `limit` of them.
@@ -46,9 +49,24 @@ class Expiry:
                 except OpenQError:
                     # The log refused (disk completely full): the deadline stays and is retried.
                     engine.timers.add(now_ms + _RETRY_MS, payload)
-        if engine.timers.size > 8192 and engine.timers.size > 4 * self._deadlines():
-            self.rebuild_timers()
+        if engine.timers.size > _MIN_REBUILD:
+            self._rebuild_if_stale()
         return expired
+
+    def _rebuild_if_stale(self) -> None:
+        """Rebuild the timers if most belong to messages that are gone.
+
+        The count reads every queue, so that with thousands of queues it is not made in every call.
+        """
+        engine = self._engine
+        queue_count = len(engine.queues)
+        size = engine.timers.size
+        self._unchecked += 1
+        if size <= _MAX_STALE * queue_count or self._unchecked <= queue_count // 4:
+            return  # each queue counts as one deadline at least
+        self._unchecked = 0
+        if size > _MAX_STALE * self.count_deadlines():
+            self.rebuild_timers()
 
     def _fire(self, payload: tuple[int, Any, Any], now_ms: int) -> int:
         kind, owner, data = payload
@@ -150,7 +168,7 @@ class Expiry:
                 self._engine.dead_letters.expire_one(queue, entry, now_ms)
         self._engine.arm_retention(queue, now_ms)
 
-    def _deadlines(self) -> int:
+    def count_deadlines(self) -> int:
         engine = self._engine
         queues = engine.queues.values()
         return engine.key_values.deadlines() + sum(

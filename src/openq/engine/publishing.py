@@ -121,18 +121,20 @@ class Publishing:
         total = sum(sizes)
         count = len(sizes)
         step = run_step(properties, options)
-        column: int | array[int] = array("I", sizes)
+        column: int | array[int]
         locations = None
         # For messages of one size, the common case, locations are computed.
-        if min(sizes) == max(sizes):
+        if sizes[0] * count == total and min(sizes) == sizes[0]:
             column = sizes[0]
             if location:
                 first, each = location + FIRST_ITEM, column + step
                 locations = array("Q", range(first, first + count * each, each))
-        elif location:
-            first = location + run_first(count, True)
-            locations = array("Q", accumulate(map(step.__add__, sizes), initial=first))
-            locations.pop()
+        else:
+            column = array("I", sizes)
+            if location:
+                first = location + run_first(count, True)
+                locations = array("Q", accumulate(map(step.__add__, sizes), initial=first))
+                locations.pop()
         if location and queue.waiting_bytes + total > PAGE_BYTES:
             bodies = None
         if bodies is None:

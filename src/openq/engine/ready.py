@@ -298,7 +298,10 @@ class StandardOrder:
         return None
 
     def oldest_ms(self) -> int | None:
-        return _oldest_ms(self.ready_lists())
+        if self._mixed:
+            return _oldest_ms(self.ready_lists())
+        first = self._plain.first()
+        return None if first is None else first.sent_ms
 
     def kept_since_ms(self, not_due: Container[int]) -> int | None:
         return _kept_since_ms(self.ready_lists(), not_due)

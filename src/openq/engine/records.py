@@ -128,6 +128,8 @@ _RETURNED = Struct("<QQ")
 _MOVED = Struct("<QIQ")
 _KV_ROW = Struct("<QQQHI")  # version, changed, expires, length of the key and of the value
 
+LARGE_BODY = 32 << 10  # from this size on a body is written without being copied into a record
+
 _HAS_OPTIONS = 1
 _HAS_PROPERTIES = 2
 _VARIED = 4  # a RUN whose items differ in size
@@ -447,11 +449,22 @@ def encode(record: Record) -> bytes:
             )
         )
     if kind == RUN:
-        return _encode_run(record)
+        return b"".join(run_pieces(record))
     return _ENCODERS[kind](record)
 
 
-def _encode_run(record: Record) -> bytes:
+def large_pieces(record: Record) -> list[bytes] | None:
+    """The bytes of a PUBLISH or RUN in pieces, if its bodies are too large to be copied into one."""
+    bodies = record[5]
+    if record[0] == PUBLISH:
+        if len(bodies) < LARGE_BODY:
+            return None
+        return [encode((*record[:5], b"", *record[6:])), bodies]
+    # The first body stands for the others: a run has mostly messages of one kind.
+    return run_pieces(record) if len(bodies[0]) >= LARGE_BODY else None
+
+
+def run_pieces(record: Record) -> list[bytes]:
     """Encode bodies as items.
 
     Items of one size share prepared heads. For items of different sizes, a table of sizes comes first.
@@ -472,7 +485,7 @@ def _encode_run(record: Record) -> bytes:
     each = len(parts) // count
     if sizes.count(sizes[0]) == count:
         parts[0::each] = _equal_heads(sizes[0] + len(metadata), item, encoding, count)
-        return b"".join((HEAD.pack(kind, encoding, flags, queue, seq, now_ms), _U32.pack(count), *parts))
+        return [HEAD.pack(kind, encoding, flags, queue, seq, now_ms) + _U32.pack(count), *parts]
     pack = _ITEM_HEAD.pack
     step = ITEM_HEAD_SIZE + len(metadata)
     backs = accumulate([size + step for size in sizes], initial=run_first(count, True) | _ITEM_BIT)
@@ -481,7 +494,7 @@ def _encode_run(record: Record) -> bytes:
         pack(size + length, back, item, encoding) for size, back in zip(sizes, backs, strict=False)
     ]
     head = HEAD.pack(kind, encoding, flags | _VARIED, queue, seq, now_ms)
-    return b"".join((head, _U32.pack(count), array("I", sizes).tobytes(), *parts))
+    return [head + _U32.pack(count) + array("I", sizes).tobytes(), *parts]
 
 
 _heads: dict[tuple[int, int, int], list[bytes]] = {}

@@ -260,9 +260,11 @@ def _load_head(engine: Engine, head: dict[str, Any]) -> int:
 
 
 def _load_queue(engine: Engine, fields: list[Any]) -> QueueState:
-    number, name, settings, created_ms, counters = fields
+    number, name, settings, created_ms, counters, *earlier = fields
     queue = engine.add_queue(QueueState(name, number, QueueSettings.from_json(settings), created_ms))
     _load_counters(queue.counters, counters)
+    for dedup in earlier:  # the first snapshots had the window here, and not in parts of its own
+        _add_dedup(queue, dedup)
     return queue
 
 
@@ -274,7 +276,11 @@ def _load_counters(counters: Counters, stored: dict[str, int]) -> None:
 
 
 def _load_dedup(queue: QueueState, data: bytes) -> None:
-    for key, (message_id, end_ms) in unpack_value(data):
+    _add_dedup(queue, unpack_value(data))
+
+
+def _add_dedup(queue: QueueState, window: Iterable[Any]) -> None:
+    for key, (message_id, end_ms) in window:
         queue.dedup[key] = (message_id, end_ms)
         queue.dedup_order.append((end_ms, key))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 log = logging.getLogger("openq.journal")
 
@@ -14,6 +14,7 @@ NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # system limits, not 
 TRANSIENT = NO_SPACE + NO_RESOURCES
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _ZEROS = 1 << 20
+_MAX_PIECES = 1024  # of one pwritev, on Linux
 
 # `fdatasync` does not exist on every system; `fsync`, used instead, does more than is needed.
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -30,6 +31,11 @@ class DiskIo:
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, offset: int) -> int:
         return os.pwrite(fd, data, offset)
+
+    def pwritev(self, fd: int, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> int:
+        if not hasattr(os, "pwritev"):
+            return os.pwrite(fd, b"".join(pieces), offset)
+        return os.pwritev(fd, pieces, offset)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         return os.pread(fd, size, offset)
@@ -85,6 +91,24 @@ def write_all(io: DiskIo, fd: int, data: bytes | bytearray, offset: int) -> None
             done += wrote
 
 
+def write_pieces(io: DiskIo, fd: int, pieces: Sequence[bytes | bytearray], offset: int) -> None:
+    """Write pieces one after the other, without joining them in memory."""
+    left: list[bytes | bytearray | memoryview] = list(pieces)
+    while left:
+        some = left[:_MAX_PIECES]
+        done = io.pwritev(fd, some, offset)
+        if done <= 0:
+            raise OSError(errno.EIO, "the disk takes no more bytes")
+        offset += done
+        count = 0
+        while count < len(some) and done >= len(some[count]):
+            done -= len(some[count])
+            count += 1
+        del left[:count]
+        if done:
+            left[0] = memoryview(left[0])[done:]
+
+
 def read_all(io: DiskIo, fd: int, size: int, offset: int) -> bytes:
     """Read `size` bytes; fewer only at the end of the file."""
     data = io.pread(fd, size, offset)
@@ -116,16 +140,25 @@ def allocate(io: DiskIo, fd: int, size: int) -> None:
     except OSError as error:
         if error.errno not in _NO_FALLOCATE:
             raise
-        zeros = bytes(min(size, _ZEROS))
-        for offset in range(0, size, _ZEROS):
-            write_all(io, fd, zeros[: size - offset], offset)
+        _write_zeros(io, fd, size)
 
 
-def make_file(io: DiskIo, path: str, size: int, head: bytes = b"") -> int:
-    """Create a file of `size` bytes, synced, and return its descriptor. On failure no file is left behind."""
+def _write_zeros(io: DiskIo, fd: int, size: int) -> None:
+    zeros = bytes(min(size, _ZEROS))
+    for offset in range(0, size, _ZEROS):
+        write_all(io, fd, zeros[: size - offset], offset)
+
+
+def make_file(io: DiskIo, path: str, size: int, head: bytes = b"", fill: bool = False) -> int:
+    """Create a file of `size` bytes, synced, and return its descriptor. On failure no file is left behind.
+
+    With `fill`, zeros are written to the reserved space.
+    """
     fd = io.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         allocate(io, fd, size)
+        if fill:
+            _write_zeros(io, fd, size)
         if head:
             write_all(io, fd, head, 0)
         io.fsync(fd)

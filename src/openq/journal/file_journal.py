@@ -22,14 +22,12 @@ from openq.errors import (
     OutOfRoom,
     keep_private,
 )
-from openq.journal import clean_shutdown
+from openq.journal import clean_shutdown, data_format
 from openq.journal.bounds import BoundsFile
 from openq.journal.content import index_rows
 from openq.journal.disk import NO_SPACE, DiskIo, close_quietly, write_all
 from openq.journal.format import (
     BLOCK_BYTES,
-    FRAME,
-    FRAME_BYTES,
     HEADER_BYTES,
     frames,
     make_location,
@@ -41,6 +39,7 @@ from openq.journal.index import build as build_index
 from openq.journal.index import load as load_index
 from openq.journal.index import save as save_index
 from openq.journal.lockfile import DirectoryLock
+from openq.journal.pace import WorkRests
 from openq.journal.pending import SegmentFile
 from openq.journal.pool import SpareSegment, clear_temporaries
 from openq.journal.reader import RecordReader
@@ -55,9 +54,10 @@ log = logging.getLogger("openq.journal")
 MIB = 1 << 20
 MAX_SEGMENT = 1 << 30
 MAX_UNREPORTED_DAMAGE = 100
+MANY_SIDECARS = 2  # then they come before zeros: segments are filled faster than they are indexed
+NEWEST_INDEX_BYTES = 32 << 20  # a larger index of the current segment is not kept in memory
+SIDECAR_REST = 4  # how long the traffic is left alone, as a multiple of the work done in one go
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-_frame = FRAME.unpack_from
 
 
 class Journal(GroupCommitWriter):
@@ -114,6 +114,7 @@ class Journal(GroupCommitWriter):
                 self._resume(found)
                 self._bounds.adopt()
             self._record_bounds()
+            data_format.write(io, self.path)
             # The number that the last process left when it closed the journal; None if it did not close it.
             self.clean_number = (
                 clean_shutdown.consume(io, self.path, salt, self.end_location) if found is not None else 0
@@ -134,6 +135,8 @@ class Journal(GroupCommitWriter):
         self._unreported_damage: list[JournalDamaged] = []  # found before a callback was registered
         self._rows_of = rows_of or index_rows
         self._reader = RecordReader(io, salt, self._path_of)
+        # The last index of the current segment that was asked for, and the location up to which it reads.
+        self._newest_index: tuple[int, SegmentIndex] | None = None
         self._dropping = Lock()
         self._ending = Lock()
         self._ended = False
@@ -146,7 +149,7 @@ class Journal(GroupCommitWriter):
         """Create the first segment. The parent folders are new too, so their entries need a sync as well."""
         segment = SegmentFile(1, segment_path(self.directory, 1), self._next_size)
         segment.first_block = 1
-        spare = self._pool.make(self._next_size)
+        spare = self._pool.make(self._next_size, fill=True)
         try:
             write_all(self._io, spare.fd, self._header(segment), 0)
             self._io.fsync(spare.fd)
@@ -206,7 +209,8 @@ class Journal(GroupCommitWriter):
     # -- reading: without the lock
 
     def clear_cache(self) -> None:
-        """Free the memory of the read cache."""
+        """Free the memory of the read cache and of the index of the current segment."""
+        self._newest_index = None
         self._reader.clear_cache()
 
     def read(self, location: int) -> bytes:
@@ -238,9 +242,8 @@ class Journal(GroupCommitWriter):
     def _read_live(self, location: int) -> bytes | None:
         for block in self._live:
             back = location - block.origin
-            if BLOCK_BYTES <= back < len(block.buffer):
-                start = back + FRAME_BYTES
-                return bytes(block.buffer[start : start + _frame(block.buffer, back)[0]])
+            if BLOCK_BYTES <= back < len(block):
+                return block.read(back)
         return None
 
     def _path_of(self, number: int) -> str:
@@ -344,11 +347,16 @@ class Journal(GroupCommitWriter):
             for s in self._segments.values()
         ]
 
-    def index(self, number: int, damaged: Callable[[JournalDamaged], None] | None = None) -> SegmentIndex:
+    def index(
+        self,
+        number: int,
+        damaged: Callable[[JournalDamaged], None] | None = None,
+        pause: Callable[[], None] | None = None,
+    ) -> SegmentIndex:
         """The messages of a segment. Raises HistoryUnavailable when the segment is not kept.
 
-        The index of the current segment is rebuilt by each call and covers the records that are durable by
-        then. Damage is raised, or passed to `damaged` and left out.
+        The index of the current segment covers the records that are durable by the call. It is built again
+        when there are more of them. Damage is raised, or passed to `damaged` and left out.
         """
         path = self._path_of(number)
         segment = self._segments.get(number)
@@ -365,6 +373,18 @@ class Journal(GroupCommitWriter):
                 self._report_damage(JournalDamaged(index_path(path), 0, detail))
             except OSError as error:
                 log.warning("%s; it is built again", error)
+        else:
+            newest = self._newest_index
+            if newest is not None and newest[0] == self.durable_location and segment_of(newest[0]) == number:
+                return newest[1]
+        is_whole = damaged is not None  # without a callback, damage ends the current segment silently
+
+        def report(error: JournalDamaged) -> None:
+            nonlocal is_whole
+            is_whole = False
+            assert damaged is not None
+            damaged(error)
+
         try:
             fd = self._io.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -379,14 +399,16 @@ class Journal(GroupCommitWriter):
             stop = offset_of(end_location) - BLOCK_BYTES if current else None
             if segment is not None and (following is not None or (current and damaged is not None)):
                 next_first = None if following is None else following.first_block
-                blocks = self._blocks(segment, scan, stop, next_first, damaged)
+                blocks = self._blocks(segment, scan, stop, next_first, report if damaged else None)
             else:
                 blocks = scan.blocks(stop)
-            index = build_index(blocks, self._rows_of, self._pause)
+            index = build_index(blocks, self._rows_of, pause or self._pause)
         except OSError as error:
             raise unreadable(path, scan.offset, error) from error
         finally:
             self._io.close(fd)
+        if current and is_whole and len(index.rows) <= NEWEST_INDEX_BYTES:
+            self._newest_index = end_location, index
         return index
 
     def _pause(self) -> None:
@@ -399,14 +421,25 @@ class Journal(GroupCommitWriter):
         """The task of the preparer thread: first the files that the writer will need, then one sidecar at a
         time."""
         again = super()._prepare_segments()
+        newest = self._newest_index
+        if newest is not None and segment_of(newest[0]) != self._writing.number:
+            self._newest_index = None
         with self._dropping:
             self._record_bounds()
-        for segment in self._segments.values():
-            if segment.number < self._writing.number and not segment.indexed:
-                segment.indexed = True  # also on failure: `index` tries again on request
-                self._make_sidecar(segment)
-                return 0.0
+        waiting = [segment for segment in self._segments.values() if self._needs_sidecar(segment)]
+        if again is None and len(waiting) < MANY_SIDECARS:
+            again = self._pool.fill_ahead()
+            if again is not None:
+                return again  # the sidecars wait: the next segment is needed first
+        if waiting:
+            segment = waiting[0]
+            segment.indexed = True  # also on failure: `index` tries again on request
+            self._make_sidecar(segment)
+            return 0.0
         return again
+
+    def _needs_sidecar(self, segment: SegmentFile) -> bool:
+        return segment.number < self._writing.number and not segment.indexed
 
     def _record_bounds(self) -> None:
         """Record the bounds, which serve to detect a missing segment later. The journal works without them,
@@ -419,11 +452,18 @@ class Journal(GroupCommitWriter):
 
     def _make_sidecar(self, segment: SegmentFile) -> None:
         path = index_path(segment.path)
+        rests = WorkRests(SIDECAR_REST)
+
+        def pause() -> None:
+            self._pause()
+            if segment.number + MANY_SIDECARS > self._writing.number:
+                rests.rest()
+
         try:
             try:
                 index = load_index(path, self._io)
             except (FileNotFoundError, ValueError):
-                index = self.index(segment.number)
+                index = self.index(segment.number, pause=pause)
                 with self._dropping:
                     if segment.number in self._segments:
                         save_index(self._io, path, index)
@@ -506,6 +546,7 @@ class Journal(GroupCommitWriter):
                 # Every step can be repeated: closing again completes an interrupted close.
                 _journals.discard(self)
                 self._preparer.stop()
+                self._newest_index = None
                 self._bounds.close()
                 self._pool.close()
                 self._reader.close()

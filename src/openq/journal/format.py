@@ -13,7 +13,7 @@ of a block elsewhere, or user data made to look like a block does not pass as on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from zlib import crc32
@@ -96,10 +96,22 @@ def seed(salt: int, offset: int) -> int:
 
 def seal_block(buffer: bytearray, salt: int, offset: int, count: int, number: int, segment: int) -> None:
     """Fill in the header of a block whose frames are complete; `buffer` begins with 32 unused bytes."""
-    _BLOCK.pack_into(buffer, 0, BLOCK_MAGIC, 0, len(buffer) - BLOCK_BYTES, count, number, segment)
-    with memoryview(buffer) as view:
+    seal_pieces((buffer,), salt, offset, count, number, segment)
+
+
+def seal_pieces(
+    pieces: Sequence[bytes | bytearray], salt: int, offset: int, count: int, number: int, segment: int
+) -> None:
+    """`seal_block` for a block in pieces, the first of which is the buffer with the header."""
+    first = pieces[0]
+    assert isinstance(first, bytearray)
+    length = sum(map(len, pieces)) - BLOCK_BYTES
+    _BLOCK.pack_into(first, 0, BLOCK_MAGIC, 0, length, count, number, segment)
+    with memoryview(first) as view:
         crc = crc32(view[_BLOCK_CRC_FROM:], seed(salt, offset))
-    buffer[4:8] = crc.to_bytes(4, "little")
+    for piece in pieces[1:]:
+        crc = crc32(piece, crc)
+    first[4:8] = crc.to_bytes(4, "little")
 
 
 def block_head(data: bytes | memoryview, pos: int) -> BlockHead | None:

@@ -9,6 +9,7 @@ import os
 import sys
 
 from openq.errors import CannotOpen, DirectoryInUse
+from openq.journal import data_format
 
 NAME = "LOCK"
 RESTORING = "RESTORING"  # exists while a restore fills the directory, and after a restore that was killed
@@ -43,6 +44,8 @@ class DirectoryLock:
                     directory,
                     "a restore into it did not end; run the same `openq restore` again, which resumes it",
                 )
+            if not restores:
+                data_format.check(directory)
             self._write()
         except BaseException:
             self.release()

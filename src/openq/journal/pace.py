@@ -1,10 +1,13 @@
-"""How long commits take at present: may an event loop commit by itself?"""
+"""How long commits take at present: may an event loop commit by itself? And rests of background work."""
 
 from __future__ import annotations
 
+import time
+
 SHORT_S = 0.001
-SHORT_IN_A_ROW = 16
+SHORT_IN_A_ROW = 4
 REST_FACTOR = 10
+MAX_REST_S = 0.02
 
 
 class SyncPace:
@@ -34,3 +37,18 @@ class SyncPace:
 
     def is_short(self, now_s: float) -> bool:
         return self._in_a_row >= SHORT_IN_A_ROW and now_s >= self._rests_until_s
+
+
+class WorkRests:
+    """Rests of a thread that works in the background: each is `factor` times as long as the work before it.
+
+    A thread that computes holds the interpreter while others wait for it, at every step of theirs.
+    """
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._began_s = time.monotonic()
+
+    def rest(self) -> None:
+        time.sleep(min(self._factor * (time.monotonic() - self._began_s), MAX_REST_S))
+        self._began_s = time.monotonic()

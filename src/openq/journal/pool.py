@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from threading import Lock, Thread
 
@@ -16,6 +17,7 @@ from openq.journal.disk import (
     close_quietly,
     make_file,
     unlink_quietly,
+    write_all,
 )
 from openq.journal.flag import WakeFlag
 from openq.journal.format import SegmentHeader
@@ -28,18 +30,36 @@ TEMPORARY = ".tmp"
 MAX_SPARES = 2
 RETRY_S = 0.2
 MAX_RETRY_S = 30.0  # for errors that are not transient, such as a removed directory
+SLICE_BYTES = 256 << 10  # of zeros, written and synced at a time
+SLICE_REST = 8  # then the disk is left alone for this many times as long
+_SLICE = bytes(SLICE_BYTES)
 
 
 class SpareSegment:
-    """A preallocated file that can become a segment."""
+    """A preallocated file that can become a segment.
 
-    __slots__ = ("fd", "is_reserve", "path", "size")
+    Its first `written` bytes have been written before, with zeros or as part of another segment. A sync of
+    bytes that replace written ones changes nothing but data. A sync of the first bytes in a place that is
+    only allocated also waits for the journal of the file system, and so for other programs.
+    """
 
-    def __init__(self, path: str, fd: int, size: int, is_reserve: bool = False) -> None:
+    __slots__ = ("fd", "filling", "in_use", "is_reserve", "path", "size", "written")
+
+    def __init__(
+        self, path: str, fd: int, size: int, is_reserve: bool = False, written: int | None = None
+    ) -> None:
         self.path = path
         self.fd = fd
         self.size = size
         self.is_reserve = is_reserve
+        self.written = size if written is None else written
+        self.filling = Lock()  # held while zeros are written
+        self.in_use = False
+
+    def begin_use(self) -> None:
+        """From now on no zeros are written. Waits for the end of a slice."""
+        with self.filling:
+            self.in_use = True
 
 
 class SegmentPool:
@@ -63,11 +83,13 @@ class SegmentPool:
         self._failed_tries = 0  # in a row, for other reasons than disk space
         self.shortage: OSError | None = None  # why it is full
 
-    def make(self, size: int) -> SpareSegment:
+    def make(self, size: int, fill: bool = False) -> SpareSegment:
         """Create a spare, synced under its temporary name. Raises OSError."""
         with self._lock:
             path = self._next_path()
-        return SpareSegment(path, make_file(self._io, path, size), size)
+        is_short = size < SLICE_BYTES  # not worth the trouble
+        fd = make_file(self._io, path, size, fill=fill and not is_short)
+        return SpareSegment(path, fd, size, written=size if fill or is_short else 0)
 
     def take(self, spare: SpareSegment) -> None:
         """Lock held."""
@@ -113,6 +135,30 @@ class SegmentPool:
             log.warning("there is room again: publishing resumes")
         return None
 
+    def fill_ahead(self) -> float | None:
+        """Write one slice of zeros into the next spare. Returns the seconds until the next, None if complete.
+
+        A segment that is filled in less time than this takes is taken as it is.
+        """
+        with self._lock:
+            spare = self.spares[0] if self.spares else None
+        if spare is None or spare.written >= spare.size:
+            return None
+        began = time.monotonic()
+        try:
+            with spare.filling:
+                if spare.in_use:
+                    return None
+                size = min(SLICE_BYTES, spare.size - spare.written)
+                write_all(self._io, spare.fd, _SLICE[:size], spare.written)
+                self._io.fsync(spare.fd)
+                spare.written += size
+        except OSError as error:
+            log.warning("cannot write ahead into %s: %s", spare.path, error)
+            spare.written = spare.size  # it is used as it is: a write of records will tell
+            return None
+        return SLICE_REST * (time.monotonic() - began)
+
     def set_shortage(self, error: OSError) -> None:
         """Lock held: record that no more files can be created for now."""
         news = not self.full
@@ -136,8 +182,17 @@ class SegmentPool:
                 raise
             # A small amount of free space is still worth using.
             spare = self.make(self._min_size)
+        self._add(spare)
+
+    def _add(self, spare: SpareSegment) -> None:
+        """Add a new spare, unless others were added while it was made."""
         with self._lock:
-            self.spares.append(spare)
+            is_needed = len(self.spares) < MAX_SPARES
+            if is_needed:
+                self.spares.append(spare)
+        if not is_needed:
+            close_quietly(self._io, spare.fd)
+            unlink_quietly(self._io, spare.path)
 
     def _make_reserve(self) -> None:
         """Create the reserve under a temporary name first, so that a file called `reserve` is always
@@ -187,8 +242,7 @@ class SegmentPool:
         except OSError:
             unlink_quietly(self._io, temporary)
             return True
-        with self._lock:
-            self.spares.append(SpareSegment(temporary, fd, size))
+        self._add(SpareSegment(temporary, fd, size))
         return True
 
     def close(self) -> None:

@@ -153,7 +153,7 @@ def repair(
         after = check(path, io)
         if not after.ok:
             left = after.damages[0]
-            raise JournalDamaged(left.file, left.offset, f"{left.kind}: repair could not mend this")
+            raise JournalDamaged(left.file, left.offset, f"{left.kind}: repair could not correct this")
         report.repaired = True
         return report
     finally:

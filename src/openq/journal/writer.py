@@ -17,7 +17,7 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, Thread, current_thread
 
 from openq.errors import (
@@ -29,7 +29,7 @@ from openq.errors import (
     OutOfRoom,
     Unconfirmed,
 )
-from openq.journal.disk import TRANSIENT, DiskIo, allocate, close_quietly, exists, write_all
+from openq.journal.disk import TRANSIENT, DiskIo, allocate, close_quietly, exists, write_all, write_pieces
 from openq.journal.figures import CommitFigures
 from openq.journal.flag import WakeFlag
 from openq.journal.format import (
@@ -39,7 +39,7 @@ from openq.journal.format import (
     HEADER_BYTES,
     MAX_BLOCK,
     SegmentHeader,
-    seal_block,
+    seal_pieces,
 )
 from openq.journal.pace import SyncPace
 from openq.journal.pending import CommitGroup, PendingBlock, SegmentFile
@@ -103,6 +103,7 @@ class GroupCommitWriter:
         ] = []  # all blocks that are not durable, the last one open; replaced, never modified
         self._room = -1  # of the open block; -1 while the next three fields may not match it
         self._buffer = bytearray()
+        self._base = 0
         self._origin = 0
         self._count = 0
         self._callbacks: deque[Callable[[], None]] = deque()
@@ -116,6 +117,7 @@ class GroupCommitWriter:
         self._asleep = False
         self._closing = False
         self._last_waiters = 0  # number of waiters of the last group
+        self._turns = 0  # how often a commit began, or was left to the only waiter
         self._pace = SyncPace()
         self.commit_figures = CommitFigures()
         self._flag = WakeFlag()
@@ -138,11 +140,11 @@ class GroupCommitWriter:
     @property
     def end_location(self) -> int:
         block = self._live[-1]
-        return block.origin + len(block.buffer)
+        return block.origin + len(block)
 
     def append(self, record: bytes) -> int:
         buffer = self._buffer
-        back = len(buffer)
+        back = len(buffer) + self._base
         # One comparison for all unusual cases: no room, failed, closed, or a writer to be woken.
         if back + len(record) > self._room:
             return self._append_slow(record)
@@ -154,13 +156,28 @@ class GroupCommitWriter:
             raise
         return self._origin + back
 
-    def _append_slow(self, record: bytes) -> int:
+    def append_pieces(self, pieces: Sequence[bytes]) -> int:
+        """Append a large record by reference: its pieces are written as they are, without being copied."""
+        size = sum(map(len, pieces))
+        self._prepare_append()
+        block = self._live[-1]
+        if len(block) + size > self._room:
+            return self._start_segment(FRAME_BYTES + size, pieces)
+        self._room = -1
+        location = block.add_pieces(pieces, size)
+        self._refresh_block()
+        return location
+
+    def _prepare_append(self) -> None:
         self._check_usable()
         if self._asleep:
             self._wake_writer()
         self._refresh_block()
-        if len(self._buffer) + len(record) > self._room:
-            return self._start_segment(FRAME_BYTES + len(record), record)
+
+    def _append_slow(self, record: bytes) -> int:
+        self._prepare_append()
+        if len(self._live[-1]) + len(record) > self._room:
+            return self._start_segment(FRAME_BYTES + len(record), (record,))
         return self.append(record)
 
     def make_room(self, size: int) -> None:
@@ -170,24 +187,22 @@ class GroupCommitWriter:
         A block is either whole or absent after a crash, and so are its records. Raises DiskFull before any
         change.
         """
-        self._check_usable()
-        if self._asleep:
-            self._wake_writer()
-        self._refresh_block()
-        if len(self._buffer) + size > self._room + FRAME_BYTES:
+        self._prepare_append()
+        if len(self._live[-1]) + size > self._room + FRAME_BYTES:
             self._start_segment(size)
 
     def _refresh_block(self) -> None:
         """Recompute what `append` needs of the open block. `_room` is invalidated first and set last."""
         self._room = -1
         block = self._live[-1]
-        self._buffer = block.buffer
+        self._buffer = block.content.buffer
+        self._base = block.content.base
         self._origin = block.origin
         self._count = block.count_records()
         if not (self._asleep or self._closing or self.error is not None or self._stalled is not None):
             self._room = block.room
 
-    def _start_segment(self, size: int, record: bytes | None = None) -> int:
+    def _start_segment(self, size: int, record: Sequence[bytes] | None = None) -> int:
         """Continue in the next segment, which has room for `size` bytes, with or without `record`."""
         # The first record of a segment must be made before the record that caused the new segment.
         first = self.first_record() if self.first_record is not None else None
@@ -207,7 +222,10 @@ class GroupCommitWriter:
             fresh = PendingBlock(segment, HEADER_BYTES, block.number + 1)
         if first is not None:
             fresh.add(first)
-        location = fresh.add(record) if record is not None else fresh.origin
+        location = fresh.origin
+        if record is not None:
+            is_whole = len(record) == 1
+            location = fresh.add(record[0]) if is_whole else fresh.add_pieces(record, size - FRAME_BYTES)
         spare = segment.spare
         self._room = -1
         try:
@@ -269,7 +287,7 @@ class GroupCommitWriter:
         if self._stalled is not None:
             return False
         block = self._live[-1]
-        fits = len(block.buffer) + size <= block.room
+        fits = len(block) + size <= block.room
         if not self._pool.full:
             return fits or bool(self._pool.spares) or self._may_plan()
         spare = block.segment.spare
@@ -341,14 +359,18 @@ class GroupCommitWriter:
                     raise Unconfirmed(str(self._stalled))
                 # Callbacks are left to the writer: after an interruption it is unknown which of them have
                 # run.
-                if self._busy is None and self._last_waiters < 2 and not self._callbacks:
+                busy = self._busy
+                if busy is None and self._last_waiters < 2 and not self._callbacks:
                     self._take(group)
                 else:
                     waiter = Lock()
                     waiter.acquire()
-                    self._waiters.append(waiter)
-                    if self._busy is None:
-                        self._flag.set()
+                    if busy is not None and busy.blocks and location < self._live[-1].origin:
+                        busy.waiters.append(waiter)  # `_finish` reads them after moving `durable_location`
+                    else:
+                        self._waiters.append(waiter)
+                        if busy is None:
+                            self._flag.set()
             if waiter is None:
                 self._commit(group)
             else:
@@ -401,7 +423,7 @@ class GroupCommitWriter:
             and self._stalled is None
             and not self._closing
             and len(self._live) == 1
-            and len(block.buffer) <= MAX_BYTES_HERE
+            and len(block) <= MAX_BYTES_HERE
             and block.segment.named
             and block.segment.fd >= 0
         )
@@ -426,13 +448,14 @@ class GroupCommitWriter:
         block = live[-1]
         if not block.is_empty and self.error is None:
             block.count = self._count if self._room >= 0 else block.count_records()
-            fresh = PendingBlock(block.segment, block.start + len(block.buffer), block.number + 1)
+            fresh = PendingBlock(block.segment, block.start + len(block), block.number + 1)
             self._room = -1
             live = [*live, fresh]
             self._live = live
             self._refresh_block()
         group.blocks = live[:-1]
         self._urgent = False
+        self._turns += 1
         self.group += 1
         self._last_waiters = len(self._waiters)
         self._busy = group
@@ -464,14 +487,15 @@ class GroupCommitWriter:
         segment = block.segment
         if segment.fd < 0:
             self._open_segment(segment, block.number)
-        seal_block(block.buffer, self._salt, block.start, block.count, block.number, segment.number)
+        pieces = block.pieces
+        seal_pieces(pieces, self._salt, block.start, block.count, block.number, segment.number)
         began = time.monotonic()
-        self._retry_while_full(lambda: write_all(self._io, segment.fd, block.buffer, block.start))
+        self._retry_while_full(lambda: self._write_pieces(segment.fd, pieces, block.start))
         self._io.fdatasync(segment.fd)
         ended = time.monotonic()
         self._pace.add(began, ended)
-        self.commit_figures.add(ended - began, block.count, len(block.buffer))
-        segment.used = block.start + len(block.buffer)
+        self.commit_figures.add(ended - began, block.count, len(block))
+        segment.used = block.start + len(block)
         if not segment.named:
             # The segment gets its name only now: a named segment always has a complete first block.
             spare = segment.spare
@@ -481,6 +505,12 @@ class GroupCommitWriter:
                 spare.path = segment.path
             self._retry_while_full(lambda: self._io.fsync_dir(self.directory), NO_DESCRIPTOR)
             self._advance(segment)
+
+    def _write_pieces(self, fd: int, pieces: Sequence[bytes | bytearray], offset: int) -> None:
+        if len(pieces) == 1:
+            write_all(self._io, fd, pieces[0], offset)
+        else:
+            write_pieces(self._io, fd, pieces, offset)
 
     def _name(self, old: str, new: str) -> None:
         if not exists(self._io, new):  # it exists after an interruption just here
@@ -492,6 +522,7 @@ class GroupCommitWriter:
             self._find_file(segment)
         spare = segment.spare
         assert spare is not None
+        spare.begin_use()
         if spare.size < segment.size:
             self._retry_while_full(lambda: allocate(self._io, spare.fd, segment.size))
             spare.size = segment.size
@@ -618,7 +649,7 @@ class GroupCommitWriter:
         with self.lock:
             if self.error is None and group.blocks:
                 last = group.blocks[-1]
-                self.durable_location = last.origin + len(last.buffer) + BLOCK_BYTES
+                self.durable_location = last.origin + len(last) + BLOCK_BYTES
                 self._live = _beyond(self._live, last.origin)
                 group.blocks = []
                 group.callbacks.extend(self.commit_listeners)
@@ -642,18 +673,33 @@ class GroupCommitWriter:
         return len(self._live) > 1 or not self._live[-1].is_empty
 
     def _release(self) -> None:
+        """Lock held. The next commit may begin: by the only thread that waits for it, else by the writer."""
         self._busy = None
-        if self._waiters or self._urgent or self.error is not None:
+        waiters = self._waiters
+        if not waiters and not self._urgent and self.error is None:
+            return
+        is_alone = len(waiters) == 1 and self._last_waiters < 2 and not self._callbacks
+        if not is_alone or self._urgent or self.error is not None:
             self._flag.set()
+            return
+        # If it is interrupted before it commits, the writer finds its record after IDLE_WAIT_S.
+        self._turns += 1
+        if waiters[0].locked():
+            waiters[0].release()
+        self._waiters = []  # last: an interruption before this wakes it twice, never not at all
 
     def _write_groups(self) -> None:
         """The writer thread. It polls during traffic, so that `append` need not wake it."""
         quiet = 0
         rested = False
+        seen = self._turns
         while True:
             group: CommitGroup | None = None
             with self.lock:
                 self._asleep = False
+                if seen != self._turns:
+                    # Others commit by themselves: what is pending is younger than the last wait.
+                    seen, rested, quiet = self._turns, False, 0
                 if self._interrupted is not None:
                     group, self._interrupted = self._interrupted, None
                 elif self._busy is None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ..broker import unfinished
 from ..broker.audit import AuditStore, MemoryAudit
 from ..broker.cursors import LocalCursors
 from ..broker.interface import Health, Listener, LoopSession, QueueStats, Receipt, Storage, Waiting
@@ -36,11 +37,11 @@ from ..errors import (
 from ..journal.disk import NO_RESOURCES
 from ..journal.file_journal import Journal
 from ..metrics import Family
-from ..model import Delivery, DeliveryOptions, Draft, Properties, QueueSettings
+from ..model import Delivery, DeliveryOptions, Draft, MessageFilter, Properties, QueueSettings
 from .audit_file import FileAudit
 from .backups import LocalBackups, Pause
 from .commits import CommitNotifier, MemorySession
-from .core import BrokerCore
+from .core import LARGE_BODY, BrokerCore
 from .event_log import LocalEvents
 from .exchanges import LocalExchanges
 from .history_source import history_source
@@ -79,15 +80,20 @@ class LocalBroker:
         relaxed: bool = False,
         journal: Journal | None = None,
         runs_schedules: bool = True,
+        migrating: bool = False,
     ) -> None:
         """In memory without a `path`. `journal` is for tests that bring their own disk.
 
-        A process that only looks at a directory does not run its schedules.
+        A process that only looks at a directory does not run its schedules. The target of an interrupted
+        migration can only be opened by one that goes on with it (`migrating`).
         """
         if journal is None and path is not None:
             journal = Journal(path, segment_bytes=segment_bytes)
         try:
             core = BrokerCore(journal, clock=clock, seed=seed, id_prefix=id_prefix, relaxed=relaxed)
+            if journal is not None and not migrating:
+                state = unfinished.read_state(journal.path, journal.io)
+                unfinished.refuse_unfinished(state, journal.path)
         except BaseException:
             if journal is not None:
                 journal.close()
@@ -258,12 +264,15 @@ class LocalBroker:
                 ):
                     core.queue(queue)
                     return 0
+                size = len(body)
                 if core.journal is not None:
-                    core.require_room(len(body))
-                else:
-                    core.require_body_room(len(body))
+                    core.require_room(size)
+                elif size >= LARGE_BODY:
+                    core.require_body_room(size)
                 engine = self._engine
-                seq = engine.publish_plain(found, body, encoding, core.now_ms(), properties, options)
+                # Functions in attributes are called faster as local variables, here and below.
+                now_ms, publish_plain = core.now_ms, engine.publish_plain
+                seq = publish_plain(found, body, encoding, now_ms(), properties, options)
                 if engine.woken:
                     core.serve_waiters()
                 return seq
@@ -349,21 +358,24 @@ class LocalBroker:
         limit: int = 1,
         lease_ms: int | None = None,
         consumer: str | None = None,
-        types: Iterable[str] | None = None,
+        wanted: MessageFilter | None = None,
         max_in_flight: int | None = None,
     ) -> list[Delivery]:
         if consumer is not None:
             check_consumer(consumer)
         core = self._core
+        if wanted is not None and wanted.attributes:
+            core.read_ahead(queue, wanted, limit)
         with self._lock:
             try:
                 engine = self._engine
                 found = engine.queues.get(queue)
-                if found is None or self._core.is_closed:
-                    found = self._core.queue(queue)
+                if found is None or core.is_closed:
+                    found = core.queue(queue)
                 if max_in_flight is not None and len(found.leases) >= max_in_flight:
                     raise TooManyInFlight(queue, max_in_flight)
-                deliveries = engine.receive(found, limit, self._core.now_ms(), lease_ms, consumer, types)
+                now_ms, take = core.now_ms, engine.receive
+                deliveries = take(found, limit, now_ms(), lease_ms, consumer, wanted)
                 if engine.woken or engine.timers.next_ms < core.ticker.at_ms:
                     core.serve_waiters()
                 return deliveries
@@ -376,10 +388,12 @@ class LocalBroker:
         if waiter.consumer is not None:
             check_consumer(waiter.consumer)
         self._core.ticker.start()
+        if waiter.wanted is not None and waiter.wanted.attributes:
+            self._core.read_ahead(queue, waiter.wanted, waiter.limit)
         with self._lock, self._guard:
             found = self._core.queue(queue)
             deliveries = self._engine.receive(
-                found, waiter.limit, self._core.now_ms(), waiter.lease_ms, waiter.consumer, waiter.types
+                found, waiter.limit, self._core.now_ms(), waiter.lease_ms, waiter.consumer, waiter.wanted
             )
             if not deliveries:
                 self._core.waiters.add(queue, waiter)
@@ -423,7 +437,7 @@ class LocalBroker:
         journal = self.journal
         if journal is None or self.relaxed or not deliveries:
             return None
-        location = max(delivery.entry.location for delivery in deliveries)
+        location = max([delivery.entry.location for delivery in deliveries])
         guarded = self._engine.guarded
         if guarded:
             with self._lock:
@@ -463,9 +477,10 @@ class LocalBroker:
             try:
                 engine = self._engine
                 found = engine.queues.get(queue)
-                if found is None or self._core.is_closed:
-                    found = self._core.queue(queue)
-                engine.ack(found, seq, number, self._core.now_ms())
+                if found is None or core.is_closed:
+                    found = core.queue(queue)
+                now_ms, ack = core.now_ms, engine.ack
+                ack(found, seq, number, now_ms())
                 if engine.woken:
                     core.serve_waiters()
             except BaseException as error:  # used instead of the guard: it costs nothing without an error

@@ -35,19 +35,28 @@ class MemorySession:
 class _Group:
     """The callbacks and futures that wait for one group commit."""
 
-    __slots__ = ("callbacks", "futures")
+    __slots__ = ("callbacks", "deliveries", "futures")
 
     def __init__(self) -> None:
         self.callbacks: list[Committed] = []
+        self.deliveries = 0  # of the callbacks: those that wait for a record of another request
         self.futures: list[Future[None]] = []
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether it is one request, or one publish and the delivery of its message.
+
+        Tasks never are: their loop is not ours to block.
+        """
+        return self.deliveries <= 1 and len(self.callbacks) - self.deliveries <= 1 and not self.futures
 
 
 class CommitNotifier:
     """The `LoopSession` of a journal: one wake-up of the loop per group commit.
 
     The journal is flushed when the current tick of the loop is over, so that all calls of a tick share a
-    commit. If there is only one callback, time after time, the loop commits by itself while the disk is fast:
-    no thread is woken.
+    commit. If there is only one request, time after time, the loop commits by itself while the disk is fast:
+    no thread is woken. A message that a waiting consumer gets at once does not make it two.
     """
 
     def __init__(self, broker: LocalBroker, loop: AbstractEventLoop) -> None:
@@ -81,6 +90,7 @@ class CommitNotifier:
                 if journal.group != self._number:
                     self._open_group()
                 self._group.callbacks.append(callback)
+                self._group.deliveries += at is not None
                 if not self._flushing:
                     self._flushing = True
                     self.loop.call_soon(self._flush)
@@ -114,9 +124,8 @@ class CommitNotifier:
     def _flush(self) -> None:
         self._flushing = False
         group, journal = self._group, self._journal
-        # Not while another group is awaited: its callbacks come first. And not for tasks: their loop is not
-        # ours to block.
-        if len(group.callbacks) == 1 and not group.futures and self._awaited == 1:
+        # Not while another group is awaited: its callbacks come first.
+        if group.is_lone and self._awaited == 1:
             self._lone_groups += 1
         else:
             self._lone_groups = 0

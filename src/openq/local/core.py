@@ -24,10 +24,11 @@ from ..broker.message_ids import new_prefix
 from ..broker.state_file import StateFile
 from ..broker.waiters import Waiter, Waiters
 from ..clock import Clock, SystemClock
+from ..engine.admin import scan
 from ..engine.engine import Engine
 from ..engine.queue import QueueState
 from ..engine.rebuild import rebuild
-from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, encode
+from ..engine.records import ITEM, PUBLISH, ROUTE, RUN, Record, content, encode, large_pieces
 from ..engine.replay import checkpoint
 from ..engine.timers import MAX_TIMERS_PER_STEP, NEVER, WAKE
 from ..errors import (
@@ -39,7 +40,7 @@ from ..errors import (
     OpenQError,
 )
 from ..journal.file_journal import Journal
-from ..model import Delivery, Entry, Properties
+from ..model import Delivery, Entry, MessageFilter, Properties
 from .events import EventFeed
 from .recovery import drain_limits, recover, release_bound_leases, report_findings
 from .ticker import Ticker
@@ -131,10 +132,15 @@ class BrokerCore:
         return encode(checkpoint(self.engine, self.clock.now_ms()))
 
     def _log(self, record: Record) -> int:
+        if record[0] <= RUN:
+            pieces = large_pieces(record)
+            if pieces is not None:
+                assert self.journal is not None
+                return self.journal.append_pieces(pieces)
         return self._append(encode(record))
 
     def _load_properties(self, location: int) -> Properties | None:
-        """Lock held. Unreadable properties are None: damage must not stop the change that needs them."""
+        """Unreadable properties are None: damage must not stop the change that needs them."""
         assert self.journal is not None
         try:
             return content(self.journal.read(location))[2]
@@ -242,7 +248,7 @@ class BrokerCore:
                 ) -> list[Delivery]:
                     try:
                         return engine.receive(
-                            queue, waiter.limit, now_ms, waiter.lease_ms, waiter.consumer, waiter.types
+                            queue, waiter.limit, now_ms, waiter.lease_ms, waiter.consumer, waiter.wanted
                         )
                     except OpenQError:
                         # The waiter keeps its place; a timer tries again.
@@ -331,6 +337,30 @@ class BrokerCore:
                     entry.encoding, body, properties = content(data)
                     entry.body, entry.properties = body, properties
                     metadata = data[: len(data) - len(body)]
+
+    def read_ahead(self, queue: str, wanted: MessageFilter, limit: int) -> None:
+        """Decide for ready messages that are only on disk, before a receive decides under the lock.
+
+        Until `limit` of them match; the receive reads those itself that come meanwhile.
+        """
+        if self.journal is None:
+            return
+        with self.lock, self.guard:
+            candidates = scan(self.queue(queue), "ready")
+        left = limit
+        for entry in candidates:
+            if not wanted.has_type(entry.options):
+                continue
+            if entry.body is not None or entry.properties is not None:
+                left -= wanted.has_attributes(entry.properties)
+            else:
+                verdict = wanted.verdicts.get(entry.location)
+                if verdict is None:
+                    verdict = wanted.has_attributes(self._load_properties(entry.location))
+                    wanted.keep_verdict(entry.location, verdict)
+                left -= verdict
+            if left <= 0:
+                return
 
     # -- durability -------------------------------------------------------------------------------
 

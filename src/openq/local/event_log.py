@@ -110,6 +110,17 @@ class LocalEvents:
 
     # -- ids and readers
 
+    def first_ms(self, position: int) -> int | None:
+        """The time of the first event at or after a position of the journal; None: there is none."""
+        after: str | None = self._id(position, 0) if position else None
+        while True:
+            page = self.read(after, 1, EventFilter())
+            if page.events:
+                return page.events[0].time_ms
+            if page.is_end:
+                return None
+            after = page.next
+
     def _id(self, position: int, number: int) -> str:
         return f"{self._engine.id_prefix[:8]}-{position:x}-{number:x}"
 

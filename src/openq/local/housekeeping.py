@@ -167,7 +167,8 @@ class Housekeeper:
         with self._core.lock:
             now_ms = self._core.now_ms()
             shortage = self._journal.shortage
-            full = not self._journal.can_publish(_ROOM)
+            # Also while the current segment has room left for small messages only.
+            full = shortage is not None or not self._journal.can_publish(_ROOM)
             if shortage is not None and shortage.errno in NO_RESOURCES:
                 full = False  # freeing history releases no descriptors
             queues = list(self._core.engine.queues.values())

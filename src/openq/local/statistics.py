@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
-from ..broker.statistics import NO_TIMES, MessageTimes, QueueCounts
-from ..engine.queue import QueueState, read_counters
+from ..broker.statistics import NO_TIMES, MessageTimes, QueueCounts, QueueTimes
+from ..engine.queue import read_counters
 from ..metrics import Family
 from .core import BrokerCore
 
-_SLICE = 64  # queues that are read under one hold of the lock: about 0.1 ms
+_SLICE = 64  # queues that are read under one hold of the lock: about 0.2 ms
+_TURN = 8 * _SLICE  # queues after which others run: `sleep` takes longer than a slice if nobody does
 
 
 class LocalStatistics:
@@ -19,34 +21,48 @@ class LocalStatistics:
 
     def of(self, queues: Sequence[str]) -> list[QueueCounts]:
         core = self._core
-        find = self._engine.queues.get
         rows: list[QueueCounts] = []
         for start in range(0, len(queues), _SLICE):
-            names = queues[start : start + _SLICE]
+            if start and start % _TURN == 0:
+                time.sleep(0)  # the event loop gets the interpreter
             with core.lock, core.guard:
                 core.check_open()
                 now_ms = core.now_ms() if start else core.advance()
-                rows += [self._row(found, now_ms) for name in names if (found := find(name)) is not None]
+                self._add_rows(rows, queues[start : start + _SLICE], now_ms)
         return rows
 
-    def _row(self, queue: QueueState, now_ms: int) -> QueueCounts:
-        """Lock held."""
-        ready = queue.ready
-        oldest_ms = ready.oldest_ms() if ready.count else None
-        limited = queue.limited_order if queue.limits is not None else None
+    def _add_rows(self, rows: list[QueueCounts], names: Sequence[str], now_ms: int) -> None:
+        """Lock held. One loop without calls for what most queues do not have: there may be thousands."""
+        find = self._engine.queues.get
         times = self._engine.times
-        return QueueCounts(
-            queue.name,
-            queue.ready_count,
-            len(queue.delayed),
-            len(queue.leases),
-            queue.waiting_bytes,
-            None if oldest_ms is None else now_ms - oldest_ms,
-            self._core.waiters.count(queue.name) if queue.watched else 0,
-            0 if limited is None else limited.limited_count(now_ms),
-            read_counters(queue.counters),
-            NO_TIMES if times is None else times.queues.get(queue.number, NO_TIMES),
-        )
+        known: Mapping[int, QueueTimes] = {} if times is None else times.queues
+        times_of = known.get
+        for name in names:
+            queue = find(name)
+            if queue is None:
+                continue
+            ready = queue.ready
+            count = ready.count
+            oldest_ms = ready.oldest_ms() if count else None
+            delayed = len(queue.delayed)
+            limited = None if queue.limits is None else queue.limited_order
+            # As `QueueCounts(...)` does, in half the time.
+            row = tuple.__new__(
+                QueueCounts,
+                (
+                    name,
+                    count - delayed if queue.fifo else count,
+                    delayed,
+                    len(queue.leases),
+                    queue.waiting_bytes,
+                    None if oldest_ms is None else now_ms - oldest_ms,
+                    self._core.waiters.count(name) if queue.watched else 0,
+                    0 if limited is None else limited.limited_count(now_ms),
+                    read_counters(queue.counters),
+                    times_of(queue.number, NO_TIMES),
+                ),
+            )
+            rows.append(row)
 
     def counters(self, queues: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
         # Without the lock: each counter is one number that only grows.

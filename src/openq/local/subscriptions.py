@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -155,6 +155,27 @@ class LocalSubscriptions:
             terms = known.terms
             found.append(SubscriptionState(name, terms.queue, terms.owner, terms.lease_ms, batches))
         return found
+
+    def terms(self) -> dict[str, SubscriptionTerms]:
+        """What a migration takes along: the numbers of open batches count as used."""
+        return {
+            name: each.terms.acked_through(max(each.batches, default=0)) for name, each in self._known.items()
+        }
+
+    def retired(self) -> dict[str, int]:
+        return dict(self._retired)
+
+    def restore(self, terms: Mapping[str, SubscriptionTerms], retired: Mapping[str, int]) -> None:
+        """The subscriptions of another broker; those of the same names are replaced."""
+        known = {**self._known, **{name: LocalSubscription(name, each) for name, each in terms.items()}}
+        all_retired = dict([*self._retired.items(), *retired.items()][-MAX_RETIRED:])
+        with self._lock:
+            if retired:
+                self._retired_file.write(all_retired)
+                self._retired = all_retired
+            if terms:
+                self._save(known)
+                self._known = known
 
     def _is_open(self, batch: OpenBatch, now_ms: int) -> bool:
         """Whether any lease of the batch is live.
