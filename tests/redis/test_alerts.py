@@ -53,7 +53,7 @@ def fill(client: Client, queue: str) -> None:
         client.post(f"/queues/{queue}/messages", {"payload": number})
 
 
-def test_one_server_tells_and_another_takes_over_without_telling_again(
+def test_one_server_notifies_and_another_takes_over_without_repeating_it(
     servers: list[Served], told: Receivers
 ) -> None:
     clients = [Client(each.url) for each in servers]

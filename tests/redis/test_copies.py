@@ -155,7 +155,7 @@ def test_a_new_connection_cannot_speak_for_the_writes_of_the_old_one() -> None:
         copies.require(mark)
 
 
-def test_who_is_no_longer_master_confirms_nothing() -> None:
+def test_a_former_master_confirms_nothing() -> None:
     # It executed what lay in its connections when it woke up, and learned then that it was replaced.
     copies = Copies(parse("redis+cluster://localhost"))
     nodes = f"{_MASTER}\nr1 127.0.0.1:2@12 slave m1 0 0 1 connected\n".encode()

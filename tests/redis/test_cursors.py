@@ -300,7 +300,7 @@ def test_all_servers_see_one_cursor_which_only_moves_forward(place: CursorStore)
         place.broker.cursors.remove("c")
 
 
-def test_lag_is_told_in_bytes_and_in_time(place: CursorStore) -> None:
+def test_lag_is_reported_in_bytes_and_in_time(place: CursorStore) -> None:
     first = place.broker.cursors.put("c", 0, "ann")
     assert (first.cursor.hold_bytes, first.cursor.hold_s) == (HOLD_BYTES, HOLD_S)
     assert (first.lag_bytes, first.lag_s, first.lost) == (0, 0, None)

@@ -180,7 +180,7 @@ def test_emptied_again_while_it_is_put_back(
     assert [each.entry.body for each in other.receive("q3", 10)] == [b"routed"]
 
 
-def test_a_reply_that_was_outrun_takes_no_queue_away(opened: Opened) -> None:
+def test_an_overtaken_reply_does_not_remove_a_queue(opened: Opened) -> None:
     broker = opened()
     broker.declare("first", SETTINGS)
     view = broker.registry.queues["first"]
@@ -195,7 +195,7 @@ def test_a_reply_that_was_outrun_takes_no_queue_away(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["the same client", "another client"])
-def test_a_reply_from_before_takes_no_queue_away_that_was_put_back(
+def test_an_old_reply_does_not_remove_a_queue_that_was_restored(
     redis_server: Server, opened: Opened, others: bool
 ) -> None:
     broker, other = opened(), opened()

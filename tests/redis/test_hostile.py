@@ -11,7 +11,7 @@ from openq.broker.waiters import Waiter
 from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
 from openq.errors import InvalidSetting, OpenQError, QueueNotFound, StoreUnavailable
-from openq.model import NO_DEADLINE, Delivery, Draft, QueueSettings
+from openq.model import NO_DEADLINE, Delivery, Draft, MessageFilter, QueueSettings
 from openq.redis.broker import RedisBroker
 from tests.redis.servers import Server, single
 
@@ -60,7 +60,7 @@ def test_text_that_cannot_be_sent_is_refused_before_anything_is_done(redis_serve
     broker.publish("q", Draft(b"a"))
 
     with pytest.raises(InvalidSetting, match="UTF-8"):
-        broker.receive("q", types=["\ud800"])
+        broker.receive("q", wanted=MessageFilter.of(["\ud800"]))
     with pytest.raises(InvalidSetting, match="UTF-8"):
         broker.nack("q", [(1, 1)], reason="\ud800")
 
@@ -276,13 +276,13 @@ def test_many_groups_hold_nobody_up(redis_server: Server) -> None:
     for start in range(0, 6000, 500):
         broker.publish_many("q", [Draft(b"x", group=f"g{n}") for n in range(start, start + 500)])
 
-    assert broker.receive("q", types=["none"]) == []
+    assert broker.receive("q", wanted=MessageFilter.of(["none"])) == []
     assert len(broker.inspect.peek("q", 10)) == 10
     assert broker.stats("q").ready == 6000
     broker.close()
 
 
-def test_a_group_that_an_earlier_version_has_lent_from_is_held_until_that_is_settled(
+def test_a_group_with_a_delivery_of_an_earlier_version_is_held_until_that_is_settled(
     redis_server: Server,
 ) -> None:
     """Servers of two versions work on one store during an upgrade; the earlier one counts what is out."""
@@ -447,7 +447,7 @@ def test_records_that_are_gone_hold_nothing_up(redis_server: Server, verb: str) 
         broker.purge("q")
     elif verb == "due":
         clock.advance(6)
-    found = _bodies(broker.receive("q", 10, types=["t"] if verb == "types" else None))
+    found = _bodies(broker.receive("q", 10, wanted=MessageFilter.of(["t"]) if verb == "types" else None))
 
     rest = {
         "expire": [b"young"],
@@ -463,7 +463,7 @@ def test_records_that_are_gone_hold_nothing_up(redis_server: Server, verb: str) 
     broker.close()
 
 
-def test_plain_messages_that_are_gone_are_counted_and_named_if_that_can_be_told(redis_server: Server) -> None:
+def test_missing_plain_messages_are_counted_and_named_if_they_are_known(redis_server: Server) -> None:
     broker = _open(redis_server)
     broker.declare("q", QueueSettings())
     ids = [broker.publish("q", Draft(b"%d" % n)) for n in range(6)]

@@ -430,7 +430,7 @@ def test_consumers_work_on_over_a_restart(durable: Server) -> None:
         assert ended(*consumers)
 
 
-def test_a_redis_that_stays_away_is_said_so(durable: Server) -> None:
+def test_a_redis_that_stays_unreachable_is_reported(durable: Server) -> None:
     with OpenQ("jobs", url=durable.url, reconnect=0.2) as queue:
         durable.kill9()
         with pytest.raises(openq.StoreUnavailable):
@@ -447,7 +447,7 @@ def test_a_redis_that_stays_away_is_said_so(durable: Server) -> None:
         assert bodies(queue) == ["y"]
 
 
-def test_closing_does_not_wait_for_a_redis_that_is_away(durable: Server) -> None:
+def test_closing_does_not_wait_for_an_unreachable_redis(durable: Server) -> None:
     queue = OpenQ("jobs", url=durable.url)
     queue.publish("x")
     durable.kill9()

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from openq import OpenQ
+from openq.alerts import store as alert_store
+from openq.alerts.store import AlertStore
+from openq.auth.store import UserStore
+from openq.broker.events import EventFilter
 from openq.broker.schedules import Schedule
 from openq.cli.migrate import open_endpoint
 from openq.clock import VirtualClock
+from openq.engine.key_values import KvPut
 from openq.engine.routing import Binding, Exchange
-from openq.errors import DirectoryInUse, InvalidSetting
+from openq.errors import DirectoryInUse, InvalidSetting, UnfinishedMigration
 from openq.local.broker import LocalBroker
 from openq.model import ENCODING_BYTES, ENCODING_JSON, ENCODING_TEXT, Draft, QueueSettings
 from openq.redis.broker import RedisBroker
 from openq.redis.migrate import MigratedQueue, MigrationFailed, content, is_done, migrate
 from openq.redis.migration_endpoints import MigrationEndpoint
+from openq.webhooks.model import EventSelection, Secret, Webhook
+from openq.webhooks.store import WebhookStore
 from tests.cli.helpers import run_in_process, run_openq
 from tests.redis import servers
 from tests.redis.servers import Server
+from tests.serving import Served, free_port
 
 START_MS = 1_800_000_000_000
 FIFO = QueueSettings(fifo=True, dedup_by_content=True)
@@ -50,7 +62,17 @@ def moved(
     source: str | Path, target: str | Path, clock: VirtualClock, **options: bool
 ) -> list[MigratedQueue]:
     with side(source, clock, create=False) as left, side(target, clock) as right:
-        return migrate(left, right, **options)
+        return migrate(left, right, **options).queues
+
+
+def where(place: str) -> dict[str, str]:
+    """The arguments of the library."""
+    return {"url": place} if "://" in place else {"path": place}
+
+
+def stored(place: str) -> tuple[str, str]:
+    """The options of the server."""
+    return ("--store" if "://" in place else "--data", place)
 
 
 @pytest.fixture
@@ -128,6 +150,118 @@ def test_everything_arrives_as_it_left(full: Path, target: str, clock: VirtualCl
         assert left.broker.exchanges.list_exchanges() == right.broker.exchanges.list_exchanges()
         [letter] = right.broker.inspect.peek("dead", 1)
         assert letter.options.deaths[0].reason == "bad address"
+
+
+@pytest.fixture
+def today() -> VirtualClock:
+    """Of the command, which has no other."""
+    return VirtualClock(time.time_ns() // 1_000_000)
+
+
+@pytest.fixture
+def served(tmp_path: Path, today: VirtualClock) -> Path:
+    """A directory with users, policies, key-values, webhooks, changed alert rules, cursors, subscriptions."""
+    path = tmp_path / "source"
+    users = UserStore(path / "users.json")
+    users.add_user("admin", role="admin", password="a-good-password")
+    (path / "policies.json").write_text('[{"vhost": "/", "name": "p", "pattern": "^a", "definition": {}}]')
+    with broker(path, today) as filled:
+        filled.declare("jobs", QueueSettings())
+        for number in range(20):
+            filled.publish("jobs", Draft(b"%d" % number, ENCODING_BYTES))
+        filled.kv.put_many("shop", [KvPut("k", b"v"), KvPut("short", b"s", 60_000)])
+        filled.kv.put_many("workers", [KvPut("w-1", b"{}")])
+        for webhook in (
+            Webhook(
+                name="hook",
+                url="https://example.com/",
+                queue="jobs",
+                secrets=[Secret(text="whsec_x", created_ms=1)],
+            ),
+            Webhook(
+                name="tell", url="https://example.com/", events=EventSelection(), position="of the source"
+            ),
+        ):
+            WebhookStore(filled.kv).change(webhook.name, lambda known, webhook=webhook: webhook)
+        AlertStore(filled.kv).put_rule("oldest-message", {"limits": {"age": 60}})
+        filled.kv.put_many(alert_store.BUCKET, [KvPut("owner/alerts", b"{}")])
+        batch = filled.subscriptions.next_batch("reader", "jobs", 6, limit=3, owner="run-1", maker="admin")
+        assert batch is not None
+        assert batch.batch == 7
+        filled.subscriptions.next_batch("gone", "jobs", 40, limit=1)
+        filled.subscriptions.delete("gone")
+        filled.sync()
+        filled.cursors.put("all-read", filled.history.tables.end(settle=True), "admin", hold_s=99.0)
+        filled.cursors.put("nothing-read", 0, "admin")
+    return path
+
+
+def test_users_readers_and_webhooks_come_too(served: Path, target: str, today: VirtualClock) -> None:
+    done = run_in_process("migrate", "--from", served, "--to", target)
+    assert done.code == 0, done.err
+    assert "users, policies, 0 schedules, 5 key-values, 2 cursors, 1 subscription" in done.out
+    assert "subscription 'reader': batch 7 was open" in done.err
+    assert "cursor 'nothing-read' goes on from" in done.err
+    assert "all-read" not in done.err
+
+    with side(target, today) as right:
+        document = right.documents["users"].read_if_changed(None)
+        assert document is not None
+        assert document[1] == (served / "users.json").read_bytes()
+        policies = right.documents["policies"].read_if_changed(None)
+        assert policies is not None
+        assert policies[1] == (served / "policies.json").read_bytes()
+        kv = right.broker.kv
+        entries = kv.get_many("shop", ["k", "short"])
+        assert [each.value for each in entries] == [b"v", b"s"]
+        assert entries[0].expires_ms == 0
+        assert entries[1].expires_ms > 0
+        assert kv.get_many("workers", ["w-1"]) == kv.get_many(alert_store.BUCKET, ["owner/alerts"]) == [None]
+        hook, tell = WebhookStore(kv).list()
+        assert hook.webhook.secrets == [Secret(text="whsec_x", created_ms=1)]
+        assert right.broker.events.read(tell.webhook.position, 10, EventFilter()).gap_until_ms is None
+        assert AlertStore(kv).rules() == {"oldest-message": {"limits": {"age": 60}}}
+        states = {each.cursor.name: each for each in right.broker.cursors.states()}
+        assert right.unread_since(states["all-read"].cursor) is None
+        assert right.unread_since(states["nothing-read"].cursor) is not None
+        assert states["all-read"].cursor.hold_s == 99.0
+        terms = right.broker.subscriptions.get("reader").terms
+        assert (terms.queue, terms.owner, terms.acked, terms.maker) == ("jobs", "run-1", 7, "admin")
+        assert right.broker.subscriptions.retired() == {"gone": 41}
+    with broker(target, today) as opened:
+        again = opened.subscriptions.next_batch("reader", "jobs", 6, limit=1, owner="run-1")
+        assert again is not None
+        assert again.batch == 8
+
+
+def test_other_users_in_the_target_are_not_replaced(
+    served: Path, tmp_path: Path, today: VirtualClock
+) -> None:
+    other = tmp_path / "target"
+    other.mkdir()
+    UserStore(other / "users.json").add_user("somebody", role="admin", password="another-password")
+    words = ("migrate", "--from", served, "--to", other)
+
+    refused = run_in_process(*words)
+    assert refused.code == 2
+    assert "other users already" in refused.err
+    assert "--keep-users" in refused.err
+    with broker(other, today) as untouched:
+        assert not list(untouched.queues())
+    kept = run_in_process(*words, "--keep-users")
+    assert kept.code == 0, kept.err
+    assert [each.name for each in UserStore(other / "users.json").users()] == ["somebody"]
+
+
+def test_keys_in_the_target_are_not_replaced(served: Path, tmp_path: Path, today: VirtualClock) -> None:
+    with broker(tmp_path / "target", today) as other:
+        other.kv.put_many("shop", [KvPut("k", b"theirs")])
+        other.sync()
+
+    refused = run_in_process("migrate", "--from", served, "--to", tmp_path / "target")
+
+    assert refused.code == 2
+    assert "bucket 'shop' is in" in refused.err
 
 
 def test_schedules_go_on_where_they_were(tmp_path: Path, target: str, clock: VirtualClock) -> None:
@@ -216,7 +350,9 @@ def test_deduplication_remembers_what_is_gone_and_what_waits(
         assert arrived.publish("q", Draft(b"new", dedup="a")) != gone
 
 
-def test_two_that_the_window_told_apart_both_arrive(tmp_path: Path, target: str, clock: VirtualClock) -> None:
+def test_two_that_the_deduplication_window_separated_both_arrive(
+    tmp_path: Path, target: str, clock: VirtualClock
+) -> None:
     with broker(tmp_path / "source", clock) as source:
         source.declare("q.fifo", FIFO)
         source.publish("q.fifo", Draft(b"same", group="g"))
@@ -301,6 +437,49 @@ def test_a_target_that_holds_such_a_queue_is_left_alone(full: Path, target: str,
         moved(full, target, clock)
 
 
+def test_half_a_migration_is_not_used_as_if_it_were_whole(
+    full: Path, target: str, clock: VirtualClock
+) -> None:
+    with side(full, clock) as left, side(target, clock) as right, pytest.raises(Interrupted):
+        migrate(left, right, history=False, keep_users=True, progress=stop_after(300))
+    words = ("migrate", "--from", str(full), "--to", target, "--no-history", "--keep-users")
+    command = re.escape(f"`openq {shlex.join(words)}`")
+
+    for _ in range(2):  # a refusal changes nothing
+        with pytest.raises(UnfinishedMigration, match=command):
+            OpenQ("jobs", **where(target))
+    out_of_it = run_in_process("migrate", "--from", target, "--to", full.parent / "third")
+    served = run_openq("serve", *stored(target), "--port", str(free_port()))
+
+    for refused in (out_of_it, served):
+        assert refused.code != 0
+        assert re.search(command, refused.err)
+    assert not (full.parent / "third").exists()
+    finished = run_in_process(*words)
+    assert finished.code == 0, finished.err
+    with broker(target, clock) as opened:
+        assert opened.stats("jobs").ready + opened.stats("jobs").delayed == 696
+
+
+@pytest.mark.parametrize("redis_server", servers.versions()[:1], indirect=True, ids=str)
+def test_half_of_a_redis_is_not_used_as_if_it_were_whole(
+    full: Path, tmp_path: Path, redis_server: Server, clock: VirtualClock
+) -> None:
+    url, back = f"{redis_server.url}?profile=fast", tmp_path / "back"
+    moved(full, url, clock)
+    with side(url, clock) as left, side(back, clock) as right, pytest.raises(Interrupted):
+        migrate(left, right, progress=stop_after(300))
+
+    with pytest.raises(UnfinishedMigration) as refused, broker(back, clock):
+        pass
+    command = str(refused.value).split("`")[1]
+    resumed = run_in_process(*shlex.split(command)[1:])
+
+    assert resumed.code == 0, resumed.err
+    with side(url, clock) as left, side(back, clock) as right:
+        assert content(left, "jobs") == content(right, "jobs")
+
+
 def test_two_sources_are_not_mixed(full: Path, tmp_path: Path, target: str, clock: VirtualClock) -> None:
     with side(full, clock) as left, side(target, clock) as right, pytest.raises(Interrupted):
         migrate(left, right, progress=stop_after(1))
@@ -370,6 +549,21 @@ def test_a_redis_that_is_served_is_refused(full: Path, redis_server: Server, clo
     moved(full, url, clock)
 
 
+def test_a_running_server_is_named_by_its_address(full: Path, redis_server: Server) -> None:
+    url = f"{redis_server.url}?profile=fast&prefix=named"
+    server = Served(["--store", url], free_port())
+    try:
+        server.wait()
+        refused = run_in_process("migrate", "--from", full, "--to", url)
+        by_address = run_in_process("migrate", "--from", server.url, "--to", url)
+    finally:
+        server.stop()
+
+    assert (refused.code, by_address.code) == (2, 2)
+    assert f"is in use: stop {server.url}" in refused.err
+    assert f"{server.url} is the address of a server: stop it" in by_address.err
+
+
 # -- the command --------------------------------------------------------------------------------
 
 
@@ -393,7 +587,7 @@ def test_a_dry_run_makes_no_target(full: Path, tmp_path: Path) -> None:
     assert not os.path.exists(tmp_path / "target")
 
 
-def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_one_line(tmp_path: Path) -> None:
     nowhere = run_openq("migrate", "--from", tmp_path / "nothing", "--to", tmp_path / "target")
     same = run_openq("migrate", "--from", tmp_path, "--to", tmp_path)
 

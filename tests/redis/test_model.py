@@ -39,7 +39,7 @@ from openq.errors import (
     QueueNotFound,
     VisibilityTimeoutExpired,
 )
-from openq.model import NO_DEADLINE, DeliveryOptions, Draft, QueueSettings
+from openq.model import NO_DEADLINE, DeliveryOptions, Draft, MessageFilter, QueueSettings
 from tests.budget import examples
 from tests.engine.model import Item, ModelQueue
 from tests.engine.strategies import FANOUT, drafts, few, index, types
@@ -255,7 +255,7 @@ class RedisAndModel(ModelMachine):
         if queue is None:
             return
         wanted = self.model.receive(queue, limit, lease_ms, types)
-        got = self.broker.receive(name, limit, lease_ms, consumer, types)
+        got = self.broker.receive(name, limit, lease_ms, consumer, MessageFilter.of(types))
         assert [
             (self.broker.inspect.message_id(d.entry), d.entry.body, d.until_ms, d.count) for d in got
         ] == [

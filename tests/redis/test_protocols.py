@@ -297,7 +297,7 @@ def test_a_consumer_that_never_acknowledges(door: ProtocolServer) -> None:
         assert door.rest("GET", "queues/jobs/stats")["ready"] == 0
 
 
-def test_messages_go_from_door_to_door(door: ProtocolServer) -> None:
+def test_messages_go_from_protocol_to_protocol(door: ProtocolServer) -> None:
     url = door.sqs.create_queue(QueueName="jobs")["QueueUrl"]
     door.sqs.send_message(QueueUrl=url, MessageBody="by sqs")
     with door.channel() as channel:
@@ -511,7 +511,7 @@ def test_the_safe_profile_refuses_a_redis_that_forgets(redis_server: Server) -> 
         door.__enter__()
 
 
-def test_servers_resume_by_themselves_when_redis_was_away() -> None:
+def test_servers_resume_by_themselves_when_redis_was_unreachable() -> None:
     with single(*FORCED) as redis, ProtocolServer(redis.url) as door:
         url = door.sqs.create_queue(QueueName="jobs")["QueueUrl"]
         door.sqs.send_message(QueueUrl=url, MessageBody="before")
@@ -530,7 +530,7 @@ def test_servers_resume_by_themselves_when_redis_was_away() -> None:
         assert received == ["before"]
 
 
-def test_what_a_connection_held_while_redis_was_away_comes_back() -> None:
+def test_deliveries_of_a_connection_return_after_redis_was_unreachable() -> None:
     with single(*FORCED) as redis, ProtocolServer(redis.url) as door:
         holder = door.connect()
         channel = holder.channel()

@@ -219,7 +219,7 @@ def test_a_server_that_is_too_old_is_refused_in_both_profiles() -> None:
             refuse_unsafe(evaluate(info, profile))
 
 
-def test_a_server_that_is_away_is_not_taken_for_one_that_hides_its_settings(forced: Server) -> None:
+def test_an_unreachable_server_is_not_taken_for_one_that_hides_its_settings(forced: Server) -> None:
     def call(*words: str) -> object:
         if words[0] == "CONFIG":
             raise ConnectionResetError("gone")
@@ -288,7 +288,7 @@ def test_a_number_of_copies_that_is_not_all_of_them_is_judged() -> None:
         refuse_unsafe(more)
 
 
-def test_nobody_there_and_a_wrong_password_are_told_apart(forced: Server) -> None:
+def test_an_unreachable_server_and_a_wrong_password_are_distinguished(forced: Server) -> None:
     with pytest.raises(ConnectionError, match="does not answer"):
         check_servers(parse(f"redis://127.0.0.1:{free_port()}"))
     forced.ask("CONFIG", "SET", "requirepass", "right")
@@ -316,7 +316,7 @@ def test_a_url_of_another_program_is_one_line_and_a_typed_error(speaks: bool) ->
     assert wanted in serve.err
 
 
-def test_doctor_tells_the_loss_window_and_what_to_do(forced: Server) -> None:
+def test_doctor_reports_the_loss_window_and_what_to_do(forced: Server) -> None:
     def doctor(*words: str) -> tuple[int, str]:
         nowhere = f"http://127.0.0.1:{free_port()}"
         done = run_in_process("doctor", "--url", nowhere, "--json", *words, OPENQ_PORT=str(free_port()))
@@ -389,7 +389,7 @@ def test_the_time_that_a_dead_master_costs_is_named_with_the_command_that_shorte
     )
 
 
-def test_a_disk_that_was_too_slow_for_everysec_is_told() -> None:
+def test_a_disk_that_was_too_slow_for_everysec_is_reported() -> None:
     settings = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
     slow = ServerInfo("Valkey", (9, 1), settings, "master", (), False, delayed_syncs=3)
 

@@ -69,7 +69,7 @@ def test_the_story_is_true_on_redis(text: str, redis_server: Server) -> None:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in _stories()])
-def test_the_story_is_true_whoever_tells_the_next_line(text: str, redis_server: Server) -> None:
+def test_the_scenario_holds_when_clients_take_turns(text: str, redis_server: Server) -> None:
     _play(ManyClients(redis_server.url), text)
 
 

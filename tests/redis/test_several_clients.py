@@ -111,7 +111,7 @@ def test_a_purge_of_what_waits_leaves_no_records_without_history(
     assert [entry.body for entry in broker.inspect.peek("orders", 5)] == [b"a", b"b"]
 
 
-def test_history_goes_when_a_queue_is_told_to_keep_none(two: Two, redis_server: Server) -> None:
+def test_history_is_removed_when_a_queue_is_set_to_keep_none(two: Two, redis_server: Server) -> None:
     broker, _ = two
     broker.declare("orders", QueueSettings())
     broker.publish("orders", Draft(b"x"))

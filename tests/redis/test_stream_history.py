@@ -183,7 +183,7 @@ def _bare(rows: list[dict[str, Any]], names: dict[str, str], without: set[str]) 
     return sorted(found, key=lambda row: (row["ts"], row.get("item") or 0, str(row["message"])))
 
 
-def test_a_redis_tells_the_story_as_a_journal_does(redis_server: Server, tmp_path: Path) -> None:
+def test_redis_returns_the_same_history_as_a_journal(redis_server: Server, tmp_path: Path) -> None:
     clock = VirtualClock()
     local = LocalBroker(tmp_path, clock=clock)
     play_story(local, clock)
@@ -464,7 +464,7 @@ def _served(server: Server, *flags: str) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("redis_server", versions(), indirect=True, ids=str)
-def test_a_server_gives_the_rows_to_whoever_asks(redis_server: Server) -> None:
+def test_a_server_returns_the_rows_to_any_reader(redis_server: Server) -> None:
     with _served(redis_server) as served, _columns(redis_server.url) as columns:
         columns.broker.declare("q", QueueSettings())
         for number in range(500):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
+from websockets.exceptions import InvalidStatus
 
 from openq import OpenQ
 from tests.push.streams import Stream, opened
@@ -75,3 +79,36 @@ def test_the_library_listens_on_redis_and_through_a_server(redis_server: Server)
                     if len(seen) == 20:
                         break
                 assert seen == [str(i) for i in range(20)]
+
+
+def test_a_ticket_of_one_server_opens_one_stream_on_another(redis_server: Server) -> None:
+    with serving(redis_server) as one, serving(redis_server) as two:
+        open_ticket = Client(one.url).post("/stream/tickets", {}).value["ticket"]
+        with opened(two.url, query=f"?ticket={open_ticket}"):
+            pass
+
+        made = Client(one.url).put("/users/boss", {"role": "admin", "password": "a-long-password"})
+        assert made.status in (200, 201), made.data
+        until(lambda: Client(two.url).get("/queues").status == 401)
+        login = base64.b64encode(b"boss:a-long-password").decode()
+        boss = Client(one.url, headers={"Authorization": f"Basic {login}"})
+        token = boss.post("/tokens", {"user": "boss", "name": "t"}).value["token"]
+        elsewhere = Client(two.url, headers={"Authorization": f"Bearer {token}"})
+        until(lambda: elsewhere.get("/queues").status == 200)
+        for client in (boss, Client(one.url, headers={"Authorization": f"Bearer {token}"})):
+            ticket = client.post("/stream/tickets", {}).value["ticket"]
+            with opened(two.url, query=f"?ticket={ticket}") as stream:
+                assert stream.ask("ping")["op"] == "pong"
+            for server in (one, two):
+                with pytest.raises(InvalidStatus) as refused, opened(server.url, query=f"?ticket={ticket}"):
+                    pass
+                assert refused.value.response.status_code == 401
+        # A ticket does not outlive its token.
+        late = Client(one.url, headers={"Authorization": f"Bearer {token}"}).post("/stream/tickets", {})
+        assert boss.delete("/tokens/boss/t").status == 200
+        until(
+            lambda: Client(two.url, headers={"Authorization": f"Bearer {token}"}).get("/queues").status == 401
+        )
+        query = f"?ticket={late.value['ticket']}"
+        with pytest.raises(InvalidStatus), opened(two.url, query=query):
+            pass

@@ -148,7 +148,7 @@ def outcome(act: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 @pytest.mark.parametrize("settings", KINDS, ids=lambda settings: "-".join(settings) or "plain")
 @pytest.mark.parametrize("seed", range(5))
-def test_both_stores_tell_the_same_story(redis_server: Server, settings: dict[str, Any], seed: int) -> None:
+def test_both_stores_behave_the_same(redis_server: Server, settings: dict[str, Any], seed: int) -> None:
     clock = VirtualClock()
     on_redis = RedisBroker(redis_server.url, profile="fast", clock=clock)
     try:

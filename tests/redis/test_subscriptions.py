@@ -112,7 +112,7 @@ OF_FILES = (
     "test_a_file_that_somebody_edited_stops_nobody",
     "test_half_of_a_batch_that_nobody_heard_of_is_a_batch",
 )
-AT_ONCE = ("test_who_waits_is_told_and_takes_nothing_from_those_behind",)  # here it comes a moment later
+AT_ONCE = ("test_a_waiter_is_notified_and_takes_nothing_from_those_behind",)  # here it comes a moment later
 
 locals().update(collect_tests(of_the_journal, "place", without=AT_ONCE))
 locals().update(collect_tests(of_the_journal, "place_with"))
@@ -123,7 +123,7 @@ locals().update(collect_tests(of_the_journal, "durable", without=OF_FILES))
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and made anew"])
-def test_a_queue_that_is_deleted_while_a_batch_is_formed_is_what_is_missing(
+def test_a_queue_deleted_while_a_batch_is_formed_is_reported_as_missing(
     place: SubscriptionStore, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     assert place.next_batch(0) is None
@@ -419,7 +419,7 @@ def test_nothing_is_left_of_the_batches_of_a_deleted_queue(
     assert redis_server.ask("HLEN", "oq:{meta}:subscriptions") == 0
 
 
-def test_who_waits_is_told_by_whoever_publishes(two: tuple[RedisBroker, RedisBroker]) -> None:
+def test_a_waiter_is_notified_by_any_publisher(two: tuple[RedisBroker, RedisBroker]) -> None:
     one, other = two
     told = threading.Event()
     waiter = Waiter(1, None, None, None, lambda _: told.set(), notify_only=True)
@@ -480,7 +480,7 @@ def test_a_server_that_dies_while_it_forms_a_batch_leaves_it_to_the_next(
     assert other.subscriptions.rows("s", 2, 0, 9_000).deliveries[0].until_ms == int(until_ms)
 
 
-def test_leases_that_were_made_longer_by_half_end_as_they_were_told(
+def test_leases_of_a_partly_extended_batch_end_at_their_reported_deadline(
     two: tuple[RedisBroker, RedisBroker],
 ) -> None:
     one, other = two
@@ -532,7 +532,7 @@ def test_a_redis_that_is_killed_has_the_batches_as_they_were() -> None:
             broker.close()
 
 
-def test_a_batch_is_told_of_when_the_copies_have_it() -> None:
+def test_a_batch_is_returned_when_the_replicas_have_it() -> None:
     with replicated(1, *FORCED) as redis:
         broker = RedisBroker(redis.url + "?timeout=1&replicas=1")
         [replica] = redis.replicas

@@ -111,7 +111,7 @@ def test_a_mistake_is_named(url: str, says: str) -> None:
     assert says in str(refused.value)
 
 
-def test_tls_trusts_whom_it_is_told_to(tmp_path: Path) -> None:
+def test_tls_trusts_the_given_authority(tmp_path: Path) -> None:
     _, _, authority = make_certificate(tmp_path)
 
     context = parse(f"rediss://box?ca={authority}").ssl_context()

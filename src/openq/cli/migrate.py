@@ -7,22 +7,32 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 
+import msgspec
+
+from ..alerts import store as alert_store
+from ..amqp import policies
+from ..auth.documents import FileDocument, SharedDocument
+from ..broker import unfinished, workers
 from ..broker.history import HistoryRange, PastMessage
+from ..broker.kv import SERVER_BUCKETS, KvEntry
 from ..clock import VirtualClock
 from ..engine.routing import PREDECLARED
 from ..errors import InvalidSetting
 from ..journal import lockfile
 from ..local.broker import LocalBroker
+from ..names import split_name
 from ..redis import migrate as migration
 from ..redis.migrate import MigratedQueue
 from ..redis.migration_endpoints import MigrationEndpoint, RedisEndpoint, SteppingClock
+from ..redis.migration_state import POLICIES, USERS, MigratedState
+from ..redis.servers import ServerDirectory
+from ..server.fleet import FLEET
+from ..webhooks import store as webhook_store
+from ..webhooks.model import Webhook
 from .api import NotFound
 from .output import count_text, print_json
 from .progress import ProgressBar
 from .terminal import OK, say, size_text
-
-STATE = "migration.json"
-DOCUMENT = "migration"
 
 
 def migrate(options: Namespace) -> int:
@@ -51,23 +61,64 @@ def _move(source: MigrationEndpoint, target: MigrationEndpoint, options: Namespa
         return OK
     bar = ProgressBar("migrate", migration.count(source))
     try:
-        moved = migration.migrate(source, target, history=not options.no_history, progress=bar.update)
+        moved = migration.migrate(
+            source,
+            target,
+            history=not options.no_history,
+            keep_users=options.keep_users,
+            value_of=_value_of,
+            progress=bar.update,
+        )
     finally:
         bar.end()
+    for note in moved.state.notes:
+        say(note)
     if options.json:
         print_json(
             [
                 {"queue": each.queue, "messages": each.count, "bytes": each.bytes, "history": each.past}
-                for each in moved
+                for each in moved.queues
             ]
         )
         return OK
-    for each in moved:
+    for each in moved.queues:
         print(_line(each))
-    total = sum(each.count for each in moved)
-    content = f"{count_text(total, 'message')} in {count_text(len(moved), 'queue')}"
+    print(", ".join(_state_counts(moved.state, source)))
+    total = sum(each.count for each in moved.queues)
+    content = f"{count_text(total, 'message')} in {count_text(len(moved.queues), 'queue')}"
     print(f"{content} copied to {target.place}, verified against {source.place}")
     return OK
+
+
+def _state_counts(state: MigratedState, source: MigrationEndpoint) -> list[str]:
+    schedules = len(source.broker.schedules.list())
+    documents = [name for name in ("users", "policies") if getattr(state, name)]
+    return [
+        *documents,
+        count_text(schedules, "schedule"),
+        count_text(state.keys, "key-value"),
+        count_text(state.cursors, "cursor"),
+        count_text(state.subscriptions, "subscription"),
+    ]
+
+
+def _value_of(bucket: str, entry: KvEntry, end: str) -> bytes | None:
+    """Everything is copied but what belongs to running processes, or to the events of the source.
+
+    A webhook for events goes on with the next event of the target.
+    """
+    name = split_name(bucket)[1]
+    if name in workers.BUCKETS:
+        return None
+    if name == alert_store.BUCKET:
+        is_server = entry.key.startswith((alert_store.SERVER, "owner/"))
+        return None if is_server else entry.value
+    if name != webhook_store.RECORDS:
+        return None if name.startswith(SERVER_BUCKETS) else entry.value
+    webhook = msgspec.json.decode(entry.value, type=Webhook)
+    if webhook.events is None:
+        return entry.value
+    return msgspec.json.encode(msgspec.structs.replace(webhook, position=end))
 
 
 def _line(moved: MigratedQueue) -> str:
@@ -102,9 +153,16 @@ def _print_content(source: MigrationEndpoint, options: Namespace) -> int:
 def open_endpoint(
     place: str, clock: VirtualClock, create: bool
 ) -> tuple[MigrationEndpoint, Callable[[], None]]:
-    """A data directory or a Redis as one side of a migration, and the function that closes it."""
+    """A data directory or a Redis as one side of a migration, and the function that closes it.
+
+    `create`: it is the target, which may be new, or hold a part from an interrupted run.
+    """
+    if place.startswith(("http://", "https://")):
+        raise InvalidSetting(
+            f"{place} is the address of a server: stop it, and name its data directory or its Redis"
+        )
     if "://" in place:
-        return _open_redis(place, clock)
+        return _open_redis(place, clock, migrating=create)
     return _open_directory(place, clock, create)
 
 
@@ -113,58 +171,69 @@ def _open_directory(
 ) -> tuple[MigrationEndpoint, Callable[[], None]]:
     if not create and not os.path.exists(os.path.join(path, lockfile.NAME)):
         raise NotFound(f"{path} is not a data directory of OpenQ")
-    broker = LocalBroker(path, clock=clock, runs_schedules=False)
-    state = os.path.join(path, STATE)
+    broker = LocalBroker(path, clock=clock, runs_schedules=False, migrating=create)
+    journal = broker.journal
+    assert journal is not None
 
     def load() -> bytes | None:
-        try:
-            with open(state, "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
+        return unfinished.read_state(journal.path, journal.io)
 
     def save(data: bytes) -> None:
         broker.sync()
-        with open(f"{state}.new", "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{state}.new", state)
+        unfinished.write_state(journal.path, journal.io, data)
 
     def past(queue: str, after: int, limit: int) -> list[PastMessage]:
         return broker.inspect.past(queue, HistoryRange(after_seq=after, limit=limit))
 
-    return MigrationEndpoint(broker, path, load, save, past), broker.close
+    documents = {
+        USERS: FileDocument(os.path.join(path, "users.json")),
+        POLICIES: FileDocument(os.path.join(path, policies.FILE)),
+    }
+    endpoint = MigrationEndpoint(broker, path, os.path.abspath(path), load, save, past, documents)
+    return endpoint, broker.close
 
 
-def _open_redis(url: str, clock: VirtualClock) -> tuple[MigrationEndpoint, Callable[[], None]]:
+def _running_servers(cluster: ServerDirectory) -> list[str]:
+    """The servers that use a Redis, by their addresses."""
+    found = [msgspec.json.decode(data) for data in cluster.servers(FLEET).values()]
+    addresses = sorted(f"{each['url']} (process {each['pid']} of {each['name']})" for each in found)
+    return addresses or sorted(cluster.servers())
+
+
+def _open_redis(
+    url: str, clock: VirtualClock, migrating: bool
+) -> tuple[MigrationEndpoint, Callable[[], None]]:
     try:
         from ..redis.broker import RedisBroker
-        from ..redis.net.url import parse
     except ModuleNotFoundError as error:
         raise InvalidSetting(f"{error.name} is not installed: pip install 'openq[redis]'") from None
     own = SteppingClock(clock.now_ms())
-    broker = RedisBroker(url, clock=own, runs_schedules=False)
-    place = str(parse(url))
-    alive = broker.cluster.servers()
+    broker = RedisBroker(url, clock=own, runs_schedules=False, migrating=migrating)
+    place = str(broker.address)
+    alive = _running_servers(broker.cluster)
     if alive:
         broker.close()
-        raise InvalidSetting(f"{place} is in use: stop {', '.join(sorted(alive))} first")
+        raise InvalidSetting(f"{place} is in use: stop {', '.join(alive)} first")
     version = 0
 
     def load() -> bytes | None:
         nonlocal version
-        version, data = broker.cluster.document(DOCUMENT)
+        version, data = broker.cluster.document(unfinished.DOCUMENT)
         return data
 
     def save(data: bytes) -> None:
         nonlocal version
         broker.sync()
         load()
-        if not broker.cluster.put_document(DOCUMENT, version, data):
+        if not broker.cluster.put_document(unfinished.DOCUMENT, version, data):
             raise InvalidSetting(f"another process migrates into {place} at the same time")
 
     def past(queue: str, after: int, limit: int) -> list[PastMessage]:
         return broker.inspect.past(queue, HistoryRange(after_seq=after, limit=limit))
 
-    return RedisEndpoint(broker, place, load, save, past, own), broker.close
+    documents = {
+        USERS: SharedDocument(broker.cluster, "users", place),
+        POLICIES: SharedDocument(broker.cluster, policies.DOCUMENT, place),
+    }
+    whole = broker.address.with_profile()
+    return RedisEndpoint(broker, place, whole, load, save, past, documents, own), broker.close

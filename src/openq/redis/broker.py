@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..broker import unfinished
 from ..broker.history_source import HistorySource
 from ..broker.interface import Listener, LoopSession, Storage
 from ..clock import Clock
@@ -64,8 +65,10 @@ class RedisBroker:
         clock: Clock | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         runs_schedules: bool = True,
+        migrating: bool = False,
     ) -> None:
-        """`loop` is the loop on which methods may be called in greenlets; threads may always call them."""
+        """`loop` is the loop on which methods may be called in greenlets; threads may always call them. The
+        target of an interrupted migration can only be opened by one that goes on with it (`migrating`)."""
         state = StoreState(parse(url, **({} if profile is None else {"profile": profile})), clock)
         state.is_server = loop is not None
         self._base = self
@@ -77,6 +80,9 @@ class RedisBroker:
         state.on_new_queue = self.cursors.hold_new_queue
         try:
             self.store.start()
+            if not migrating:
+                migration = self.cluster.document(unfinished.DOCUMENT)[1]
+                unfinished.refuse_unfinished(migration, self.address.with_profile())
         except BaseException:
             self.store.calls.close()
             raise

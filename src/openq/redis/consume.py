@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..broker.interface import Receipt
@@ -18,10 +17,11 @@ from ..errors import (
     TooManyInFlight,
     VisibilityTimeoutExpired,
 )
-from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, span_error
+from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, MessageFilter, span_error
 from .net import greenlets
 from .records import deliveries_of, encoded
 from .registry import CachedQueue
+from .selection import Selection
 from .store import RedisStore, chunks
 from .upkeep import Upkeep
 from .waiters import WATCH_MS, WaiterServiceRef
@@ -33,9 +33,11 @@ _PAGE = 1000  # receipts in one call
 _MAX_NUMBER = 1 << 53
 _MAX_DRAINS = 100  # receives in a row that find only messages on their way to other queues
 _MAX_IDS = 100_000
+_TRUSTED_S = WATCH_MS / 2000  # how long a queue is known to be watched
+_MAX_SELECTIONS = 5  # of messages that others received before
 
-# Limit, lease or "", consumer, types as JSON or "", maximum in flight or "".
-ReceiveRequest = tuple[int, int | str, str, str, int | str]
+# Limit, lease or "", consumer, selection as JSON or "", maximum in flight or "", maximum bytes or "".
+ReceiveRequest = tuple[int, int | str, str, str, int | str, int | str]
 
 
 class Receiver:
@@ -45,6 +47,7 @@ class Receiver:
         self._view = store.view
         self._waiters = waiters
         self._upkeep = upkeep
+        self._selection = Selection(store)
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -54,7 +57,7 @@ class Receiver:
         limit: int = 1,
         lease_ms: int | None = None,
         consumer: str | None = None,
-        types: Iterable[str] | None = None,
+        wanted: MessageFilter | None = None,
         max_in_flight: int | None = None,
     ) -> list[Delivery]:
         if consumer is not None:
@@ -62,23 +65,27 @@ class Receiver:
         if lease_ms is not None and not NO_DEADLINE <= lease_ms <= MAX_SPAN_MS:
             raise span_error("lease", lease_ms)
         view = self._view(queue)
-        wanted = "" if types is None else encoded(json.dumps(list(types), ensure_ascii=False))
-        item = (
-            limit,
-            "" if lease_ms is None else lease_ms,
-            _event_text(consumer),
-            wanted,
-            "" if max_in_flight is None else max_in_flight,
-        )
-        deliveries: list[Delivery] = self._store.batched(self._receive_groups, view, item)
+        deliveries: list[Delivery] = []
+        for _ in range(_MAX_SELECTIONS):
+            chosen, is_certain = self._selection.choose(view, wanted, limit)
+            if chosen is not None:
+                request = _request(limit, lease_ms, consumer, chosen, max_in_flight)
+                deliveries = self._store.batched(self._receive_groups, view, request)
+            if deliveries or is_certain:
+                break
         if deliveries:
-            if lease_ms == NO_DEADLINE:
-                self._waiters.service.add_bound(view)
-            elif self._store.batcher is not None:
-                self._waiters.service.add_deadline(view, deliveries[0].until_ms)
-            if self._state.listeners:
-                self._emit_received(view, deliveries, consumer)
+            self._received_in(view, deliveries, lease_ms, consumer)
         return deliveries
+
+    def _received_in(
+        self, view: CachedQueue, deliveries: list[Delivery], lease_ms: int | None, consumer: str | None
+    ) -> None:
+        if lease_ms == NO_DEADLINE:
+            self._waiters.service.add_bound(view)
+        elif self._store.batcher is not None:
+            self._waiters.service.add_deadline(view, deliveries[0].until_ms)
+        if self._state.listeners:
+            self._emit_received(view, deliveries, consumer)
 
     def receive_soon(self, queue: str, limit: int, consumer: str | None) -> Awaitable[list[Delivery]] | None:
         """`receive` for coroutines, without a greenlet. None: it needs `receive`."""
@@ -94,7 +101,7 @@ class Receiver:
                 receipts = [(each.entry.seq, each.number) for each in deliveries]
                 greenlets.spawn(self.release, queue, receipts)
 
-        future = batcher.ask(self._receive_groups, view, (limit, "", consumer or "", "", ""), release)
+        future = batcher.ask(self._receive_groups, view, (limit, "", consumer or "", "", "", ""), release)
         return self._received(future, release)
 
     async def _received(
@@ -141,28 +148,41 @@ class Receiver:
             if answer and answer[0] == b"!":
                 found += [TooManyInFlight(view.name, int(request[4])) for _ in limits]
                 continue
-            deliveries = deliveries_of(answer, now_ms, request[2] or None, damaged)
-            if self._state.delivery_times is not None:
-                self._state.delivery_times.delivered(view, deliveries)
+            deliveries = self._deliveries(view, request, answer, now_ms, damaged)
             at = 0
             for limit in limits:
                 found.append(deliveries[at : at + limit])
                 at += limit
-        if damaged:
-            # They leave the queue and are reported, so that they do not block the messages behind them.
-            flat = [each for receipt in damaged for each in receipt]
-            self._store.ask_queue(view, "set_aside", self._store.token(), *flat)
+        self._set_aside(view, damaged)
         return found
 
-    def _receive(self, view: CachedQueue, requests: list[ReceiveRequest]) -> tuple[int, list[Any]]:
+    def _deliveries(
+        self, view: CachedQueue, request: ReceiveRequest, answer: Any, now_ms: int, damaged: list[Receipt]
+    ) -> list[Delivery]:
+        deliveries = deliveries_of(answer, now_ms, request[2] or None, damaged)
+        if self._state.delivery_times is not None:
+            self._state.delivery_times.delivered(view, deliveries)
+        return deliveries
+
+    def _set_aside(self, view: CachedQueue, damaged: list[Receipt]) -> None:
+        """They leave the queue and are reported, so that they do not block the messages behind them."""
+        if damaged:
+            flat = [each for receipt in damaged for each in receipt]
+            self._store.ask_queue(view, "set_aside", self._store.token(), *flat)
+
+    def _receive(
+        self, view: CachedQueue, requests: list[ReceiveRequest], watch_ms: int | str = ""
+    ) -> tuple[int, list[Any]]:
+        """With `watch_ms`, a queue that has less than was asked for announces new messages for that time; the
+        last answer is its next due time then."""
         store = self._store
         version = str(store.registry.version)
-        flat = [part for request in requests for part in request]
+        flat = [watch_ms, *(part for request in requests for part in request)]
         binds = any(request[1] == NO_DEADLINE for request in requests)
         now_ms, answers = 0, []
         for _ in range(_MAX_DRAINS):
             outbox, now_ms, answers = self._fcall_receive(view, version, flat, binds)
-            if not outbox or not store.try_drain(view) or any(answers):
+            if not outbox or not store.try_drain(view) or any(answers[: len(requests)]):
                 break
             # All messages met had used up their receives. Those without a dead-letter queue are delivered
             # after all, and the messages behind the others are free now.
@@ -192,6 +212,8 @@ class Receiver:
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
         """Returns deliveries at once, or None: then the waiter is registered and served later."""
         self._view(queue)
+        if waiter.on_ready is not None:
+            return self._add_notified(queue, waiter)
         if not waiter.notify_only:
             deliveries = self._receive_for(queue, waiter)
             if deliveries:
@@ -203,7 +225,50 @@ class Receiver:
             if deliveries or waiter.notify_only:
                 return deliveries
             waiting.add(queue, waiter)
+            # The announcement may have come while nobody waited: then the queue is not watched any more.
+            self._waiters.service.wake(queue)
         return None
+
+    def _add_notified(self, queue: str, waiter: Waiter) -> list[Delivery] | None:
+        """One call both receives and, if the queue has less than the waiter takes, has it announce new
+        messages. So a waiter that comes back after such a call need not ask again, unless an announcement
+        came in between."""
+        service = self._waiters.service
+        service.start()
+        while True:
+            view = self._view(queue)
+            seen = (view, view.last_wake, self._store.registry.stores)
+            if not _is_recent(waiter.seen_empty, seen):
+                deliveries, is_empty = self._receive_or_watch(view, waiter)
+                waiter.seen_empty = (seen, time.monotonic()) if is_empty else None
+                if deliveries or not is_empty:
+                    return deliveries
+            service.waiting.add(queue, waiter)
+            if view.last_wake == seen[1] or not service.waiting.remove(queue, waiter):
+                return None
+
+    def _receive_or_watch(self, view: CachedQueue, waiter: Waiter) -> tuple[list[Delivery], bool]:
+        """The deliveries, and whether there are no more now."""
+        wanted = waiter.wanted
+        if wanted is not None and wanted.attributes:
+            # They are read between the watch and the receive.
+            self._waiters.service.add_deadline(view, self._upkeep.tick_queue(view, WATCH_MS).next_ms)
+            deliveries = self._receive_for(view.name, waiter)
+            return deliveries, not deliveries
+        chosen, _ = self._selection.choose(view, wanted, waiter.limit)
+        request = _request(
+            waiter.limit, waiter.lease_ms, waiter.consumer, chosen or "", max_bytes=waiter.max_bytes
+        )
+        now_ms, answers = self._receive(view, [request], WATCH_MS)
+        damaged: list[Receipt] = []
+        deliveries = self._deliveries(view, request, answers[0], now_ms, damaged)
+        self._set_aside(view, damaged)
+        if deliveries:
+            self._received_in(view, deliveries, waiter.lease_ms, waiter.consumer)
+        is_empty = len(answers) > 1
+        if is_empty:
+            self._waiters.service.add_deadline(view, int(answers[1]))
+        return deliveries, is_empty
 
     def stand_by(self, queue: str, waiter: Waiter) -> int:
         """Register a waiter. Returns how many messages were ready before the queue announced new ones."""
@@ -213,12 +278,12 @@ class Receiver:
         service.waiting.add(queue, waiter)
         try:
             # Not done by the service: this caller waits on connections of its own.
-            next_ms, ready = self._upkeep.tick_queue(view, WATCH_MS)
+            tick = self._upkeep.tick_queue(view, WATCH_MS)
         except BaseException:
             service.waiting.remove(queue, waiter)
             raise
-        service.add_deadline(view, next_ms)
-        return ready
+        service.add_deadline(view, tick.next_ms)
+        return tick.ready
 
     def remove_waiter(self, queue: str, waiter: Waiter) -> bool:
         return self._waiters.service.waiting.remove(queue, waiter)
@@ -229,7 +294,7 @@ class Receiver:
             self._waiters.service.add_deadline(view, at_ms)
 
     def _receive_for(self, queue: str, waiter: Waiter) -> list[Delivery]:
-        return self.receive(queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types)
+        return self.receive(queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.wanted)
 
     # -- bodies: included in the deliveries -------------------------------------------------------
 
@@ -388,6 +453,29 @@ class Receiver:
         if not 0 <= lease_ms <= MAX_SPAN_MS:
             raise span_error("lease", lease_ms)
         return int(self._store.ask_queue(view, "extend_late", *receipt, lease_ms))
+
+
+def _request(
+    limit: int,
+    lease_ms: int | None,
+    consumer: str | None,
+    selection: str,
+    max_in_flight: int | None = None,
+    max_bytes: int | None = None,
+) -> ReceiveRequest:
+    return (
+        limit,
+        "" if lease_ms is None else lease_ms,
+        _event_text(consumer),
+        selection,
+        "" if max_in_flight is None else max_in_flight,
+        "" if max_bytes is None else max_bytes,
+    )
+
+
+def _is_recent(noted: Any, seen: object) -> bool:
+    """Whether a queue that announces new messages was empty, and has announced none since."""
+    return noted is not None and noted[0] == seen and time.monotonic() - noted[1] < _TRUSTED_S
 
 
 def _settle_error(view: CachedQueue, seq: int, answer: bytes) -> OpenQError:

@@ -228,8 +228,8 @@ class _Page:
         self.newest_ms = 0  # of the entries that were seen and are not readable yet
         names = wanted.events
         self._wants_published = not names or PUBLISHED in names
-        self._wants_history = not wanted.types and (not names or not names.isdisjoint(HISTORY_EVENTS))
-        self._wants_moves = not wanted.types and (not names or not names.isdisjoint(_MOVES))
+        self._wants_history = wanted.messages is None and (not names or not names.isdisjoint(HISTORY_EVENTS))
+        self._wants_moves = wanted.messages is None and (not names or not names.isdisjoint(_MOVES))
 
     def read(self, limit: int) -> EventPage:
         streams = self._streams()
@@ -381,9 +381,8 @@ class _Page:
         wanted, happening = self._wanted, found.happening
         if wanted.events and happening.event not in wanted.events:
             return False
-        if wanted.types:
-            options = None if found.message is None else found.message.options
-            return options is not None and options.type in wanted.types
+        if wanted.messages is not None:
+            return wanted.accepts_message(found.message)
         if wanted.accepts_queue(found.queue):
             return True
         target = happening.detail.get("to")

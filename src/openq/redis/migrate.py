@@ -21,6 +21,13 @@ from ..engine.routing import Binding, Exchange
 from ..errors import InvalidSetting, OpenQError, QueueNotFound
 from ..model import DeliveryOptions, Entry, QueueSettings
 from .migration_endpoints import MigrationEndpoint
+from .migration_state import (
+    MigratedState,
+    ValueOf,
+    copy_state,
+    refuse_other_documents,
+    refuse_other_keys,
+)
 
 CHUNK = 256
 CHUNK_BYTES = 1 << 20
@@ -57,6 +64,12 @@ class MigratedQueue:
     bytes: int
     past: int = 0
     before: bool = False  # migrated by an earlier run
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    queues: list[MigratedQueue]
+    state: MigratedState
 
 
 # -- inspecting ---------------------------------------------------------------------------------
@@ -166,14 +179,20 @@ def migrate(
     target: MigrationEndpoint,
     *,
     history: bool = True,
+    keep_users: bool = False,
+    value_of: ValueOf = lambda bucket, entry, end: entry.value,
     progress: Callable[[int], None] | None = None,
-) -> list[MigratedQueue]:
+) -> Migrated:
     """Copy everything, and verify that it arrived. Raises MigrationFailed if it did not."""
     state = _state(source, target)
     names = queues(source)
+    if not keep_users:
+        refuse_other_documents(source, target)
     if not state.get("begun"):
         _refuse_occupied(target, names)
+        refuse_other_keys(source, target, value_of)
         state["begun"] = True
+        state["options"] = ["--no-history"] * (not history) + ["--keep-users"] * keep_users
         _save(target, state)
     done: dict[str, dict[str, int]] = state["queues"]
     pending = [name for name in names if name not in done]
@@ -200,10 +219,11 @@ def migrate(
         moved.append(result)
     for schedule in source.broker.schedules.list():
         target.broker.schedules.restore(schedule)
+    copied = copy_state(source, target, value_of, keep_users)
     target.broker.sync()
     state["done"] = True
     _save(target, state)
-    return sorted(moved, key=lambda each: each.queue)
+    return Migrated(sorted(moved, key=lambda each: each.queue), copied)
 
 
 def is_done(source: MigrationEndpoint, target: MigrationEndpoint) -> bool:
@@ -244,7 +264,7 @@ def _state(source: MigrationEndpoint, target: MigrationEndpoint) -> dict[str, An
 
 
 def _new_state(source: MigrationEndpoint) -> dict[str, Any]:
-    return {"from": source.broker.storage.id_prefix, "place": source.place, "queues": {}, "ids": {}}
+    return {"from": source.broker.storage.id_prefix, "place": source.address, "queues": {}, "ids": {}}
 
 
 def _save(target: MigrationEndpoint, state: dict[str, Any]) -> None:

@@ -7,15 +7,18 @@ the send time (retention, TTL, the deduplication window) stays the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from ..auth.documents import DocumentStore
+from ..broker.cursors import Cursor
 from ..broker.restoring import draft_of as restored
 from ..clock import VirtualClock
 from ..errors import OpenQError
 from ..model import Draft, Entry
+from .stream_positions import position_of_time, time_of
 
 DedupEntry = tuple[str, str, int]  # its key in the window, the id of the message, expiry time
 
@@ -40,9 +43,11 @@ class MigrationEndpoint:
 
     broker: Any  # with the views that the protocols use
     place: str
+    address: str  # the place as `openq migrate` finds it from anywhere; without a password
     load_state: Callable[[], bytes | None]
     save_state: Callable[[bytes], None]
     past: Callable[[str, int, int], Sequence[Any]]  # queue, after which sequence, maximum count
+    documents: Mapping[str, DocumentStore]  # users and policies, by name
 
     def rewind(self) -> None:
         """Called before the first message of a queue is imported; messages then follow in the order of
@@ -50,6 +55,17 @@ class MigrationEndpoint:
 
     def return_to_present(self) -> None:
         """Called after the last message."""
+
+    def unread_since(self, cursor: Cursor) -> int | None:
+        """The time of the first record that the cursor has not passed; None: it has passed all."""
+        found: int | None = self.broker.events.first_ms(cursor.position)
+        return found
+
+    def cursor_position(self, since_ms: int | None) -> int:
+        """Where a cursor stands here. The journal orders what was imported by queue and not by time, so a
+        cursor that had not passed all begins at its beginning."""
+        end: int = self.broker.history.tables.end(settle=True)
+        return end if since_ms is None else 0
 
     def import_messages(self, queue: str, entries: Sequence[Entry]) -> None:
         self.broker.importer.import_messages(queue, entries)
@@ -68,6 +84,14 @@ class MigrationEndpoint:
 @dataclass(slots=True)
 class RedisEndpoint(MigrationEndpoint):
     clock: SteppingClock
+
+    def unread_since(self, cursor: Cursor) -> int | None:
+        [state] = [each for each in self.broker.cursors.states() if each.cursor.name == cursor.name]
+        return time_of(cursor.position) if state.lag_bytes else None
+
+    def cursor_position(self, since_ms: int | None) -> int:
+        end: int = self.broker.history.tables.end(settle=True)
+        return end if since_ms is None else min(position_of_time(since_ms), end)
 
     def rewind(self) -> None:
         self.clock.set_time(1)

@@ -6,6 +6,7 @@ overwrite each other's changes. Changes are announced, and the other clients ref
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import random
@@ -35,11 +36,24 @@ BLOCK = 1 << 20  # sequences that a queue gets at a time
 _FIRST_BLOCK = 1 << 20
 _MAX_START = 1 << 22  # of the blocks of a store: as many again are left until sequences have 14 digits
 
+_wakes = itertools.count(1)
+
 
 class CachedQueue:
     """One queue as known to this process. `settings` is the same object until the settings change."""
 
-    __slots__ = ("created_ms", "deleted", "fifo", "is_plain", "key", "name", "number", "settings", "version")
+    __slots__ = (
+        "created_ms",
+        "deleted",
+        "fifo",
+        "is_plain",
+        "key",
+        "last_wake",
+        "name",
+        "number",
+        "settings",
+        "version",
+    )
 
     def __init__(self, name: str, number: int, settings: QueueSettings, created_ms: int, key: bytes) -> None:
         self.name = name
@@ -48,12 +62,16 @@ class CachedQueue:
         self.key = key
         self.deleted = False
         self.version = 0
+        self.last_wake = 0  # changes when the queue announces messages
         self.set_settings(settings)
 
     def set_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
         self.fifo = settings.fifo
         self.is_plain = is_plain_queue(settings)
+
+    def wake(self) -> None:
+        self.last_wake = next(_wakes)  # unique: two threads may do this at once
 
 
 class Registry:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from ..broker.interface import Health
+from ..broker.interface import Health, LossWindow
 from ..errors import StoreError
 from ..metrics import Family
-from .safety import loss_window_gauges
+from .safety import FAULTS, loss_window, loss_window_gauges
 from .store import RedisStore
 
 _HEALTH_TIMEOUT_S = 1.0  # a health check answers soon, whatever `reconnect` is
@@ -69,6 +69,11 @@ class ServerDirectory:
         is_full = bool(max_bytes) and int(fields.get(b"used_memory", 0)) >= max_bytes
         detail = "Redis is full: publishing is refused" if is_full else "redis"
         return Health(not is_full, detail, is_full, self._store.state.damage.reasons())
+
+    def loss_window(self) -> list[LossWindow]:
+        report = self._store.state.report
+        lines = [] if report is None else loss_window(report)
+        return [LossWindow(line.fault, FAULTS[line.fault], line.seconds, line.text) for line in lines]
 
     def gauges(self) -> list[Family]:
         state = self._store.state

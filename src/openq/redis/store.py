@@ -37,6 +37,7 @@ from .net.url import Address
 from .registry import CachedQueue, Registry
 from .safety import SafetyReport, refuse_unsafe
 from .server_check import check_servers
+from .store_format import check_format
 
 if TYPE_CHECKING:
     import asyncio
@@ -139,6 +140,7 @@ class RedisStore:
         for line in refuse_unsafe(state.report):
             # A warning for servers only: programs and commands start often, and chose the profile.
             log.log(logging.WARNING if state.is_server else logging.INFO, "%s", line)
+        check_format(self.calls, state.address.prefix)
         load_functions(self.calls, registry.docs_key)
         registry.id_prefix = registry.load_prefix(self.calls, new_prefix())
         registry.revives = True

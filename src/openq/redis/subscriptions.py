@@ -8,9 +8,10 @@ call of the new term on, the queue refuses calls of an earlier term, however lat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..broker.subscriptions import (
@@ -143,6 +144,27 @@ class RedisSubscriptions:
                     SubscriptionState(subscription.name, terms.queue, terms.owner, terms.lease_ms, formed)
                 )
         return sorted(found, key=lambda state: state.name)
+
+    def terms(self) -> dict[str, SubscriptionTerms]:
+        """What a migration takes along: the numbers of open batches count as used."""
+        found = (self._alive(*each) for each in self._hash.all().items())
+        return {
+            each.name: each.terms.acked_through(max(self._all_numbers(each), default=0))
+            for each in found
+            if each is not None
+        }
+
+    def retired(self) -> dict[str, int]:
+        return {name: int(number) for name, number in self._retired.all().items()}
+
+    def restore(self, terms: Mapping[str, SubscriptionTerms], retired: Mapping[str, int]) -> None:
+        """The subscriptions of another broker; those of the same names are replaced."""
+        for name, last in retired.items():
+            self._retired.update(name, partial(_higher, last))
+        for name, each in terms.items():
+            view = self._store.view(each.queue)
+            record = SubscriptionRecord(name, each, view.number, self._store.redis_now())
+            self._hash.update(name, partial(_replace, record.to_json()))
 
     def _open(self, together: list[SubscriptionRecord]) -> list[list[_OpenBatch]]:
         """The open batches of subscriptions that read one queue, by number."""
@@ -513,6 +535,14 @@ class RedisSubscriptions:
             returned = 0  # they were deleted with the queue
         self._store.sync()
         return returned
+
+
+def _higher(last: int, before: Any) -> int:
+    return max(int(before or 0), last)
+
+
+def _replace(record: dict[str, Any], before: Any) -> dict[str, Any]:
+    return record
 
 
 def _contended(name: str) -> StoreError:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .event_log import EventLog
 from .registry import CachedQueue
 from .store import RedisStore
+
+
+class Tick(NamedTuple):
+    next_ms: int  # when something is due again
+    ready: int
+    state: bytes  # equal ones: nothing was published, delivered, acked or returned in between
 
 
 class Upkeep:
@@ -13,14 +21,14 @@ class Upkeep:
         self._event_log = event_log
         self._sweeper_key = f"{store.address.prefix}:{{meta}}:sweeper".encode()
 
-    def tick_queue(self, view: CachedQueue, watch_ms: int | None = None) -> tuple[int, int]:
-        """Apply everything that is due in a queue. Returns the next due time and how many messages are ready.
+    def tick_queue(self, view: CachedQueue, watch_ms: int | None = None) -> Tick:
+        """Apply everything that is due in a queue.
 
         With `watch_ms` the queue announces new messages to waiters for that time.
         """
         store = self._store
         args = () if watch_ms is None else (watch_ms,)
-        outbox, _, (next_ms, ready, version) = store.fcall_queue(view, "tick", *args)
+        outbox, _, (next_ms, ready, version, state) = store.fcall_queue(view, "tick", *args)
         if outbox:
             store.try_drain(view)
         if version < view.version:
@@ -28,7 +36,7 @@ class Upkeep:
         if store.state.listeners:
             for seq in self._event_log.expired_leases(view):
                 store.emit("expired", view.name, [store.delivered_id(seq)])
-        return int(next_ms), int(ready)
+        return Tick(int(next_ms), int(ready), state)
 
     def renew_bound_leases(self, view: CachedQueue) -> bool:
         """Keep the leases that are bound to this process. False: there are none."""

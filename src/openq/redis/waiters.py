@@ -58,6 +58,18 @@ class _QueueWaiters:
         return not self.waiters and not self.skipped and self.serving is None
 
 
+def _is_notified(waiter: Waiter) -> bool:
+    """Whether it receives by itself once it is notified."""
+    return waiter.notify_only or waiter.on_ready is not None
+
+
+def _notify(waiter: Waiter) -> None:
+    if waiter.on_ready is not None:
+        waiter.on_ready()
+    else:
+        waiter.deliver([])
+
+
 class WaitingLists:
     """The waiters of all queues, first come, first served. Used by several threads."""
 
@@ -106,7 +118,7 @@ class WaitingLists:
             return len(waiting.waiters) + len(waiting.skipped) + (waiting.serving is not None)
 
     def serve(self, queue: str) -> None:
-        """Serve waiters until one gets nothing; those that select by type do not stop it."""
+        """Serve waiters until one gets nothing; those that select messages do not stop it."""
         try:
             while self._serve_next(queue):
                 pass
@@ -125,18 +137,18 @@ class WaitingLists:
             if waiting is None or waiting.serving is not None or not waiting.waiters:
                 return False
             waiter = waiting.waiters.popleft()
-            if waiter.notify_only:
+            if _is_notified(waiter):
                 self._drop_if_empty(queue, waiting)
             else:
                 waiting.serving, waiting.leaving = waiter, False
-        if waiter.notify_only:
-            waiter.deliver([])
+        if _is_notified(waiter):
+            _notify(waiter)
             return True
         deliveries: list[Delivery] = []
         is_gone = False
         try:
             deliveries = self._receiver.receive(
-                queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.types
+                queue, waiter.limit, waiter.lease_ms, waiter.consumer, waiter.wanted
             )
         except (QueueNotFound, Closed):
             is_gone = True
@@ -153,19 +165,19 @@ class WaitingLists:
         if deliveries or is_gone:
             waiter.deliver(deliveries)
             return True
-        return waiter.types is not None
+        return waiter.wanted is not None
 
     def notify(self, queue: str) -> None:
         """Wake the waiters that only want a notification; that needs no call to Redis."""
         notified: list[Waiter] = []
         with self._lock:
             waiting = self._queues.get(queue)
-            if waiting is not None and any(waiter.notify_only for waiter in waiting.waiters):
-                notified = [waiter for waiter in waiting.waiters if waiter.notify_only]
-                waiting.waiters = deque(waiter for waiter in waiting.waiters if not waiter.notify_only)
+            if waiting is not None and any(map(_is_notified, waiting.waiters)):
+                notified = [waiter for waiter in waiting.waiters if _is_notified(waiter)]
+                waiting.waiters = deque(waiter for waiter in waiting.waiters if not _is_notified(waiter))
                 self._drop_if_empty(queue, waiting)
         for waiter in notified:
-            waiter.deliver([])
+            _notify(waiter)
 
     def end(self, queue: str | None = None) -> None:
         """End the waits of a deleted queue, or all: each waiter gets an empty delivery."""
@@ -203,6 +215,7 @@ class WaiterService:
         self._lock = threading.Lock()
         self._starting = threading.Lock()  # a thread that is being started could not be joined
         self._woken: dict[str, None] = {}  # queues to be served
+        self._tried: dict[str, bytes] = {}  # the state of queues whose waiters were served and got nothing
         self._deadlines: dict[int, int] = {}  # queue number -> Redis's time
         self._bound: set[int] = set()  # numbers of queues with leases that are bound to this process
         self._is_registry_stale = False
@@ -247,6 +260,8 @@ class WaiterService:
 
     def _on_subscribed(self) -> None:
         """After a time without a subscription any announcement may have been missed."""
+        for view in list(self._registry.queues.values()):
+            view.wake()
         queues = self.waiting.queues()
         with self._lock:
             self._woken.update(dict.fromkeys(queues))
@@ -281,11 +296,13 @@ class WaiterService:
         if kind == b"due":
             self.add_deadline(view, int(at_ms))
         else:
+            view.wake()
             self.waiting.notify(view.name)
             if view.name in self.waiting:
-                self._wake(view.name)
+                self.wake(view.name)
 
-    def _wake(self, queue: str) -> None:
+    def wake(self, queue: str) -> None:
+        """Serve the waiters of a queue soon, and let it announce what comes later."""
         with self._lock:
             self._woken[queue] = None
         self._event.set()
@@ -368,15 +385,24 @@ class WaiterService:
     def _watch_again(self, queue: str) -> None:
         """A queue announces once; waiters that are left need another watch."""
         view = self._registry.queues.get(queue)
-        if view is not None and self.waiting.count(queue):
-            self._watch(view)
+        if view is None or not self.waiting.count(queue):
+            self._tried.pop(queue, None)
+            return
+        tick = self._upkeep.tick_queue(view, WATCH_MS)
+        self.add_deadline(view, tick.next_ms)
+        # Waiters that select messages may leave ready ones behind: they are served again after a change.
+        if tick.ready and self._tried.get(queue) != tick.state:
+            self._tried[queue] = tick.state
+            view.wake()
+            self.wake(queue)
 
     def _watch(self, view: CachedQueue) -> None:
         """Ask a queue to announce new messages."""
-        next_ms, ready = self._upkeep.tick_queue(view, WATCH_MS)
-        self.add_deadline(view, next_ms)
-        if ready and view.name in self.waiting:
-            self._wake(view.name)
+        tick = self._upkeep.tick_queue(view, WATCH_MS)
+        self.add_deadline(view, tick.next_ms)
+        if tick.ready and view.name in self.waiting:
+            view.wake()
+            self.wake(view.name)
 
     def _run_due(self) -> None:
         now_ms = self._store.now_ms()
@@ -384,9 +410,10 @@ class WaiterService:
             del self._deadlines[number]
             view = self._registry.numbered.get(number)
             if view is not None:
-                next_ms, ready = self._upkeep.tick_queue(view)
-                self.add_deadline(view, max(next_ms, now_ms + 5) if next_ms else 0)
-                if ready:
+                tick = self._upkeep.tick_queue(view)
+                self.add_deadline(view, max(tick.next_ms, now_ms + 5) if tick.next_ms else 0)
+                if tick.ready:
+                    view.wake()
                     self.waiting.notify(view.name)
                     self.waiting.serve(view.name)
                     self._watch_again(view.name)
@@ -407,10 +434,11 @@ class WaiterService:
         for _ in range(3):  # dead letters may be due where they arrive
             for view in list(self._registry.queues.values()):
                 try:
-                    _, ready = self._upkeep.tick_queue(view)
+                    ready = self._upkeep.tick_queue(view).ready
                 except QueueNotFound:
                     continue
                 if ready:
+                    view.wake()
                     self.waiting.serve(view.name)
         self.events.tick()
 

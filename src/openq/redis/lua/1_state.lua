@@ -60,9 +60,9 @@ local GONE_EXPIRED, GONE_CANCELLED = 1, 3
 local GONE = {[DEAD_EXPIRED] = GONE_EXPIRED, [DEAD_OVERFLOW] = 2, [DEAD_REJECTED] = 4, [DEAD_RECEIVES] = 5}
 local ENDED = {[NACKED] = 'nacked', [EXPIRED] = 'lease_expired', [RELEASED] = 'released'}
 
--- Lua writes numbers beyond 14 digits as 1e+15.
+-- Lua writes numbers beyond 14 digits as 1e+15. `%d` takes a fifth of the time of `%.0f`.
 local function S(n)
-  return format('%.0f', n)
+  return format(n % 1 == 0 and '%d' or '%.0f', n)
 end
 
 local function failure(code, text)
@@ -96,11 +96,18 @@ local function open(keys, args)
   local k = keys[1]
   local f = call('HMGET', k, 'c', unpack(FIELDS))
   if not f[1] then return nil, failure(call('HEXISTS', k, 'gone') == 1 and 'GONE' or 'NOQUEUE') end
-  local Q = {k = k, p = sub(k, 1, -2), c = settings_of(f[1]), was = {}}
-  local was = Q.was
+  -- With all its fields from the start: a table that grows is copied again and again.
+  local Q = {k = k, p = sub(k, 1, -2), c = settings_of(f[1]), was = f, us = 0, now = 0, wakes = false,
+    has_events = false, seq = 0, last = 0, num = 0, ms = 0, next = 0, cur = 0, pl = 0, bk = 0, mx = 0, by = 0, w = 0,
+    ra = 0, sk = 0, tr = 0, oid = 0, rc = 0, lb = 0, hf = 0, hu = 0, hl = 0, gt = 0, qt = 0, qd = 0, ew = 0, ea = 0}
   for i = 1, FIELD_COUNT do
-    local value = tonumber(f[i + 1]) or 0
-    Q[FIELDS[i]], was[i] = value, value
+    local value = f[i + 1]
+    if value then
+      value = tonumber(value) or 0
+      Q[FIELDS[i]], f[i] = value, value
+    else
+      f[i] = 0
+    end
   end
   local now, us = now_of(args[1])
   Q.us = us

@@ -20,8 +20,8 @@ end
 local function remember(Q, token, answer)
   local client, number = match(token, '^(.*):(%d+)$')
   local key = Q.p .. 'tk:' .. client
-  call('HSET', key, number % 128, number .. ' ' .. cjson.encode(answer))
-  if number % 64 == 0 or call('HLEN', key) == 1 then call('EXPIRE', key, 3600) end
+  local is_new = call('HSET', key, number % 128, number .. ' ' .. cjson.encode(answer)) == 1
+  if number % 64 == 0 or (is_new and call('HLEN', key) == 1) then call('EXPIRE', key, 3600) end
 end
 
 -- -- leaving the queue -----------------------------------------------------------------------------------

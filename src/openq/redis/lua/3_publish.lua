@@ -220,12 +220,12 @@ local function publish_all(Q, args, before, is_promised)
       if plain == 0 then add_plain_turn(Q) end
       local seq = Q.seq + 1
       Q.seq = seq
-      call('XADD', stream, format('%.0f', seq) .. stamp, 'm', rec)
+      call('XADD', stream, format('%d', seq) .. stamp, 'm', rec)
       size = size + (byte(rec, 1) < 2 and #rec - 2 or size_of(rec))
       Q.pl = Q.pl + 1
       plain = plain + 1
       answers[i] = seq
-      if c.hist == 0 then readers.published(Q, format('%.0f', seq)) end
+      if c.hist == 0 then readers.published(Q, format('%d', seq)) end
     else
       local x = extra == '' and published_extra(rec) or cjson.decode(extra)
       if x.k == false then

@@ -97,8 +97,9 @@ local function take_out(Q, seq, x)
   end
 end
 
--- Messages of these types in order; the others stay. Examines the first ten thousand only.
-local function select_types(Q, types, limit)
+-- Messages of these types, or these messages, in order; the others stay. Examines the first ten thousand only.
+local function select_messages(Q, wanted, limit)
+  local types, seqs = wanted.types, wanted.seqs
   local found, held, wanted, left = {}, {}, 0, {}
   for _, seq in ipairs(in_order(Q, 10000, true)) do
     if wanted == limit then break end
@@ -112,7 +113,7 @@ local function select_types(Q, types, limit)
       left[g] = left[g] or limits.of_key(Q, g)
       busy = left[g] < 1
     end
-    if not busy and (is_damaged or (known_x.t and types[known_x.t])) then
+    if not busy and (seqs and seqs[seq] or types and (is_damaged or (known_x.t and types[known_x.t]))) then
       if not is_damaged then wanted = wanted + 1 end
       if left[g] then left[g] = left[g] - 1 end
       found[#found + 1] = {seq, sent, rec, x}
@@ -131,7 +132,7 @@ local function receive_plain(Q, grant, limit)
   local n, to, size = 0, #answer, 0
   while limit > n and Q.pl > n do
     local wanted = min(limit - n, 500)
-    local part = call('XRANGE', stream, format('%.0f', Q.cur + 1), '+', 'COUNT', wanted)
+    local part = call('XRANGE', stream, format('%d', Q.cur + 1), '+', 'COUNT', wanted)
     local last
     for i = 1, #part do
       local found = part[i]
@@ -187,7 +188,7 @@ local function receive_plain(Q, grant, limit)
     local leases, deadlines, at = {}, {}, 0
     for i = from, min(from + 499, n) do
       local seq = seqs[i]
-      leases[at + 1], leases[at + 2] = seq, format('%.0f', grant.number) .. terms .. sents[i] .. who
+      leases[at + 1], leases[at + 2] = seq, format('%d', grant.number) .. terms .. sents[i] .. who
       deadlines[at + 1], deadlines[at + 2] = till, seq
       at = at + 2
       grant.number = grant.number + 1
@@ -209,7 +210,7 @@ end
 
 -- One request of a call: {first number, deadline, step from one number to the next, then id, record, count,
 -- extra of each}; {'!'} if `most_out` messages or more are in flight.
-local function receive_one(Q, limit, lease, consumer, types, version, holder, beat, max_in_flight)
+local function receive_one(Q, limit, lease, consumer, wanted, version, holder, beat, max_in_flight)
   local c, now = Q.c, Q.now
   local answer = {}
   if max_in_flight and in_flight_count(Q) + Q.lb >= max_in_flight then return {'!'} end
@@ -222,10 +223,10 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
   local grant = {number = first, till = S(till), lent = S(now), holder = bound and holder or '-',
     consumer = consumer, leases = {}, deadlines = {}, seqs = {}, answer = answer, again = 0}
   answer[1], answer[2], answer[3] = S(first), S(till), 1
-  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not types and not c.fifo then receive_plain(Q, grant, limit) end
+  if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not wanted and not c.fifo then receive_plain(Q, grant, limit) end
   if #grant.seqs < limit and Q.pl + Q.bk + Q.mx > 0 then
     local chosen, at
-    if types then chosen, at = select_types(Q, types, limit), 0 end
+    if wanted then chosen, at = select_messages(Q, wanted, limit), 0 end
     while #grant.seqs < limit do
       local seq, sent, rec, x
       if chosen then
@@ -282,20 +283,31 @@ local function receive_one(Q, limit, lease, consumer, types, version, holder, be
   return answer
 end
 
--- now, version of the topology, token or '', holder, its heartbeat, then limit, lease, consumer, types, maximum in
--- flight or '' of each
+-- As many messages as have about `most` bytes, by their mean size.
+function limits.of_bytes(Q, limit, most)
+  if not most or Q.by <= most then return limit end
+  return min(limit, max(1, floor(most * waiting_count(Q) / Q.by)))
+end
+
+-- now, version of the topology, token or '', holder, its heartbeat, how long to watch the queue or '', then limit,
+-- lease, consumer, selection, maximum in flight or '', maximum bytes or '' of each. A selection is '' or, as JSON, a
+-- list of types or {seqs}. A queue that is to be watched and has less than that answers its next due time last.
 local receive = up_to_date(function(Q, args)
   local answers, wanted = {}, {}
-  for i = 6, #args, 5 do
+  for i = 7, #args, 6 do
     if args[i + 3] ~= '' then
-      local types = {}
-      for _, each in ipairs(cjson.decode(args[i + 3])) do types[each] = true end
-      wanted[i] = types
+      local given, names = cjson.decode(args[i + 3]), {}
+      for _, each in ipairs(given.seqs or given) do names[given.seqs and S(each) or each] = true end
+      wanted[i] = given.seqs and {seqs = names} or {types = names}
     end
   end
-  for i = 6, #args, 5 do
-    answers[#answers + 1] = receive_one(Q, tonumber(args[i]), args[i + 1], args[i + 2], wanted[i], args[2],
-      args[4], tonumber(args[5]), tonumber(args[i + 4]))
+  local is_short = false
+  for i = 7, #args, 6 do
+    local limit = limits.of_bytes(Q, tonumber(args[i]), tonumber(args[i + 5]))
+    local answer = receive_one(Q, limit, args[i + 1], args[i + 2], wanted[i], args[2], args[4], tonumber(args[5]),
+      tonumber(args[i + 4]))
+    answers[#answers + 1] = answer
+    is_short = (#answer - 3) / 4 < limit
   end
   if args[3] ~= '' then
     -- Bound leases do not end by themselves: see `release_unanswered`.
@@ -304,6 +316,10 @@ local receive = up_to_date(function(Q, args)
       for i = 4, #answer, 4 do lent[#lent + 1] = sub(answer[i], 1, find(answer[i], '-', 1, true) - 1) end
     end
     remember(Q, args[3], lent)
+  end
+  if args[6] ~= '' and is_short then
+    Q.w = max(Q.w, Q.now + tonumber(args[6]))
+    answers[#answers + 1] = S(Q.next)
   end
   return answers
 end)

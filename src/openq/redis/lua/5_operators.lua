@@ -267,6 +267,11 @@ browse.first = up_to_date(function(Q, args)
   return answer
 end)
 
+-- The sequences of the first ready messages in order, and of all that were edited, each as one text. now
+browse.ready_seqs = up_to_date(function(Q)
+  return {concat(in_order(Q, 10000, true), ' '), concat(call('HKEYS', Q.p .. 'ed'), ' ')}
+end)
+
 -- A page of ready messages by sequence: {last sequence examined or '', number of ready messages if lanes take turns
 -- (else 0), ...}.
 -- now, after, most
@@ -423,7 +428,7 @@ local tick = up_to_date(function(Q, args)
   if args[2] then Q.w = max(Q.w, Q.now + tonumber(args[2])) end  -- a consumer waits for so long
   local ready = Q.pl + Q.bk + Q.mx
   if ready > 0 and not limits.may_deliver(Q) then ready = 0 end
-  return {S(Q.next), ready, Q.c.v}
+  return {S(Q.next), ready, Q.c.v, concat({S(Q.seq), S(Q.num), ready, in_flight_count(Q)}, ' ')}
 end)
 
 -- -- changing messages --------------------------------------------------------------------------------------

@@ -100,6 +100,13 @@ class Address:
             path += f"/{self.db}"
         return f"{scheme}://{who}{where}{path}" + ("" if self.prefix == "oq" else f"?prefix={self.prefix}")
 
+    def with_profile(self) -> str:
+        """The same with the profile, for commands that are to be copied."""
+        text = str(self)
+        if self.profile == "safe":
+            return text
+        return f"{text}{'&' if '?' in text else '?'}profile={self.profile}"
+
 
 def is_redis_url(url: str) -> bool:
     return url.partition("://")[0].lower() in _SCHEMES and "://" in url
