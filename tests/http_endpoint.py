@@ -20,6 +20,7 @@ class Endpoint:
     respond: Respond
     seen: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
+    pages: dict[str, bytes] = field(default_factory=dict)  # by path, for a browser
     url: str = ""
 
     @property
@@ -55,6 +56,10 @@ def serve_endpoint(port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator
             body = self.rfile.read(int(self.headers["Content-Length"]))
             found.seen.append((self.path, dict(self.headers), body))
             found.respond(self)
+
+        def do_GET(self) -> None:
+            page = found.pages.get(self.path)
+            answer(self, 404 if page is None else 200, page or b"", Content_Type="text/html; charset=utf-8")
 
         def log_message(self, *_: Any) -> None: ...
 

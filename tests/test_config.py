@@ -83,6 +83,7 @@ def test_every_key_reads_the_same_from_all_three_sources(key: str, tmp_path: Pat
     named = {"hosts": ("a.example", "b.example"), "amqps_port": 5671, "definitions": "d.json", "archive": "a"}
     named |= {"store": "redis://h:1/2?profile=fast", "profile": "fast"}
     named |= {"otlp_endpoint": "http://h:4318", "otlp_protocol": "grpc", "trace_sample": 0.25}
+    named |= {"ui_trace_url": "https://t.example/{trace_id}"}
     value = {**named, "tls_cert": "c.pem", "tls_key": "k.pem", "tls_ca": "ca.pem"}.get(key, value)
     needed = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "amqps_port": ["tls_cert", "tls_key"]}
     beside = needed.get(key, [])
@@ -544,3 +545,13 @@ def test_a_mistake_in_a_schedule_is_named_with_its_place(text: str, message: str
 )
 def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_several_processes_need_a_store_that_they_share(tmp_path: Path) -> None:
+    assert load({"processes": "4", "store": "redis://localhost"}).processes == 4
+    assert load({"processes": "1"}).processes == 1
+    for flags in ({"processes": "2"}, {"processes": "2", "memory": True}):
+        text = refusal(flags)
+        assert "flag --processes needs a store that processes can share (--store redis://" in text
+    assert "environment variable OPENQ_PROCESSES" in refusal(environ={"OPENQ_PROCESSES": "3"})
+    assert "processes must be 1 to 256" in refusal(file=write(tmp_path, "processes = 0"))

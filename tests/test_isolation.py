@@ -28,7 +28,7 @@ SHORT_PART = (
     "tests/cli/test_config.py",
     "tests/client/test_persistence.py",
     "tests/pipeline/test_archive_job.py::test_invalid_arguments_give_one_line",
-    "tests/server/test_server.py::test_it_says_where_it_is_and_what_is_safe_when_it_stops",
+    "tests/server/test_server.py::test_it_reports_its_address_and_what_is_stored_when_it_stops",
     "tests/test_config.py",
     "tests/test_contract.py::test_P3_the_sample_ends_by_itself_and_prints_what_happened",
 )
@@ -126,7 +126,7 @@ def test_the_default_ports_are_those_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("port", [DEFAULT_PORT, DEFAULT_AMQP_PORT])
-def test_a_test_that_uses_a_default_port_is_told(port: int) -> None:
+def test_a_test_that_uses_a_default_port_fails(port: int) -> None:
     with socket.socket() as client, pytest.raises(AssertionError, match=f"default port {port}"):
         client.connect(("127.0.0.1", port))
 

@@ -1,5 +1,7 @@
 """What a user gets: the wheel, installed alone into an empty environment, used from another folder."""
 
+import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -115,7 +117,7 @@ def test_the_build_of_the_dashboard_is_in_the_wheel(tmp_path: Path) -> None:
     """Git ignores what `make web` builds; the wheel carries it all the same, and the sdist too."""
     project = tmp_path / "project"
     project.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, project)
     ours = shutil.ignore_patterns("__pycache__", "static", "*.pyc")
     for name in ("ui", "_version.py"):
@@ -124,15 +126,16 @@ def test_the_build_of_the_dashboard_is_in_the_wheel(tmp_path: Path) -> None:
         shutil.copytree(source, copy, ignore=ours) if source.is_dir() else shutil.copy(source, copy)
     (project / "src" / "OpenQ.py").touch()
     (project / "src" / "pyspark_openq").mkdir()
+    modules = project / "web" / "node_modules" / "other"
+    modules.mkdir(parents=True)
+    (modules / "index.js").touch()
+    (project / "web" / "package.json").touch()
+    # Newer than all of web/, as a build is: nothing is built again.
     assets = project / "src" / "openq" / "ui" / "static" / "assets"
     assets.mkdir(parents=True)
     built = {"static/index.html", "static/assets/app-1a2b.js", "static/assets/app-1a2b.js.gz"}
     for name in built:
         (assets.parent.parent / name).write_text("built")
-    modules = project / "web" / "node_modules" / "other"
-    modules.mkdir(parents=True)
-    (modules / "index.js").touch()
-    (project / "web" / "package.json").touch()
 
     run(sys.executable, "-m", "hatchling", "build", "-d", tmp_path / "dist", cwd=project)
 
@@ -145,6 +148,26 @@ def test_the_build_of_the_dashboard_is_in_the_wheel(tmp_path: Path) -> None:
         files = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/openq/ui/{name}" for name in built} | {"web/package.json"} <= files
     assert not any("node_modules" in name for name in files)
+
+
+@pytest.mark.parametrize(
+    ("command", "failure"),
+    [
+        ([sys.executable, "-c", "pass"], ""),
+        ([sys.executable, "-c", "raise SystemExit(input())"], "exit code 1"),  # nobody is asked
+        ([sys.executable, "-c", "import time; time.sleep(600)"], "it took more than 0.1 s"),
+        (["no-such-program"], "No such file or directory"),
+    ],
+)
+def test_a_build_goes_on_whatever_fails_in_the_dashboard(command: list[str], failure: str) -> None:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+
+    slow = "sleep" in command[-1]
+    assert hook.failure_of(command, dict(os.environ), 0.1 if slow else 60.0) == failure
 
 
 def test_the_wheel_of_a_tree_with_a_dashboard_holds_all_of_it(wheel: Path) -> None:

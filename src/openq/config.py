@@ -86,6 +86,12 @@ KEYS: dict[str, Key] = {
     "archive": Key(
         read_text, "where the archive of the history is; default: archive in the data directory", "DIR"
     ),
+    "processes": Key(
+        within(read_int, 1, 256, "1 to 256"),
+        "processes that serve the same ports, one for each core to use; more than 1 needs a store that they "
+        "share",
+        "N",
+    ),
     "host": Key(read_text, "the address to listen on; other addresses than loopback need users", "ADDRESS"),
     "port": Key(
         within(read_int, 0, 65535, "a port, 0 to 65535; 0 picks a free one"), "0 picks a free one", "N"
@@ -126,6 +132,14 @@ KEYS: dict[str, Key] = {
         read_flag,
         "the dashboard only shows: it offers no actions, and its logins may not change anything",
         None,
+    ),
+    "ui_trace_url": Key(
+        matching(
+            r"https?://[^\s/{}@]+/[^\s{}]*\{trace_id\}[^\s{}]*",
+            "an address with {trace_id} in its path, such as https://tempo.example/trace/{trace_id}",
+        ),
+        "the dashboard links the trace of a message to this address, in which {trace_id} stands for its id",
+        "URL",
     ),
     "session_idle_s": Key(
         _seconds, "a login of the dashboard ends after this time without a request", "SECONDS"
@@ -241,6 +255,7 @@ class Config:
     store: str | None = None
     profile: str | None = None
     archive: str | None = None
+    processes: int = 1
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     amqp_port: int | Literal["auto"] | None = DEFAULT_AMQP_PORT
@@ -254,6 +269,7 @@ class Config:
     hosts: tuple[str, ...] = ()
     ui: bool = True
     ui_read_only: bool = False
+    ui_trace_url: str | None = None
     session_idle_s: float = 8 * 3600
     session_max_s: float = 7 * 86_400
     tls_cert: str | None = None
@@ -439,6 +455,11 @@ def load(
             raise ConfigError(f"{origins[one]} needs {other} too")
     if values.get("amqps_port") is not None and not values.get("tls_cert"):
         raise ConfigError(f"{origins['amqps_port']} needs tls_cert and tls_key too")
+    if values.get("processes", 1) > 1 and not values.get("store"):
+        raise ConfigError(
+            f"{origins['processes']} needs a store that processes can share (--store redis://host:6379): "
+            "a journal belongs to one process, and so does memory"
+        )
     if values.get("port") == 0:
         values.setdefault("amqp_port", 0)  # a free port for HTTP means a free port for AMQP
     return Config(

@@ -256,6 +256,33 @@ class JournalDamaged(OpenQError):
         self.public = f"stored data is damaged: {detail}; `openq journal check` on the server names the place"
 
 
+class NewerFormat(OpenQError):
+    """The data was written by a later version of OpenQ, in a format that this one does not read."""
+
+    code = "newer_format"
+
+    def __init__(self, directory: str, found: str, known: str) -> None:
+        super().__init__(
+            f"{directory} was written by a newer version of OpenQ: {found}; {known}. Nothing was changed. "
+            "Install the newer version, or restore a backup from before the upgrade"
+        )
+        self.public = "the data directory was written by a newer version of OpenQ"
+
+
+class UnfinishedMigration(OpenQError):
+    """`openq migrate` into this place was interrupted: a part of the source is missing here."""
+
+    code = "unfinished_migration"
+
+    def __init__(self, place: str, source: str, command: str) -> None:
+        super().__init__(
+            f"{place} holds only a part of {source}: its migration was interrupted. "
+            f"Finish it with `{command}`, or use an empty place: the source still holds everything. "
+            "Nothing was changed"
+        )
+        self.public = "the migration into this store was interrupted; `openq migrate` finishes it"
+
+
 class DirectoryInUse(OpenQError):
     code = "directory_in_use"
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -87,8 +87,10 @@ class JsonLines(logging.Formatter):
 class TextLines(logging.Formatter):
     """One line per event; only tracebacks have more."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: ")
+    def __init__(self, process: int = 0) -> None:
+        """`process` is the number of this process, if there are several."""
+        shown = f"[{process}] " if process else ""
+        super().__init__(f"%(asctime)s %(levelname)s {shown}%(name)s: ")
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
@@ -117,8 +119,17 @@ class LogWriter(logging.Handler):
     Lines that find no room are dropped and counted in `dropped`; the log says so when it is read again.
     """
 
-    def __init__(self, stream: TextIO | None = None, max_lines: int = MAX_WAITING_LINES) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        max_lines: int = MAX_WAITING_LINES,
+        max_write_bytes: int | None = None,
+    ) -> None:
+        """Several processes may write to one pipe: what they write with one call must not be too long for it
+        (`max_write_bytes`), or lines would be mixed up. A single line may be longer.
+        """
         super().__init__()
+        self._max_write_bytes = max_write_bytes
         self._stream = stream or sys.stderr
         self._max_lines = max_lines
         self._waiting: deque[str] = deque()
@@ -190,7 +201,25 @@ class LogWriter(logging.Handler):
                 dropped, self._reported = self.dropped - self._reported, self.dropped
             if dropped:
                 lines.append(self.format(_dropped_record(dropped)))
-            self._write("\n".join(lines) + "\n", len(lines))
+            for some in self._pieces(lines):
+                self._write("\n".join(some) + "\n", len(some))
+
+    def _pieces(self, lines: list[str]) -> Iterator[list[str]]:
+        """What is written with one call each."""
+        if self._max_write_bytes is None:
+            yield lines
+            return
+        some: list[str] = []
+        size = 0
+        for line in lines:
+            line_bytes = len(line.encode(errors="replace")) + 1
+            if some and size + line_bytes > self._max_write_bytes:
+                yield some
+                some, size = [], 0
+            some.append(line)
+            size += line_bytes
+        if some:
+            yield some
 
     def _write(self, text: str, count: int) -> None:
         try:

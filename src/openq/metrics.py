@@ -61,10 +61,7 @@ def pieces(families: Sequence[Family | QueueColumn], openmetrics: bool = False) 
             name = family.name + family.suffix
             for start in range(0, len(family.values), _LINES_OF_PIECE):
                 end = start + _LINES_OF_PIECE
-                lines += [
-                    f"{name}{{{label}}} {value}"
-                    for label, value in zip(family.labels[start:end], family.values[start:end], strict=True)
-                ]
+                lines.append(_column_lines(name, family.labels[start:end], family.values[start:end]))
                 yield _joined(lines)
                 lines = []
             continue
@@ -76,6 +73,14 @@ def pieces(families: Sequence[Family | QueueColumn], openmetrics: bool = False) 
     if openmetrics:
         lines.append("# EOF")
     yield _joined(lines)
+
+
+def _column_lines(name: str, labels: Sequence[str], values: Sequence[float]) -> str:
+    """Not empty. Of most counters, most queues have 0: equal values are one join."""
+    value = values[0]
+    if values.count(value) == len(values) == len(labels):
+        return f"{name}{{" + f"}} {value}\n{name}{{".join(labels) + f"}} {value}"
+    return "\n".join([f"{name}{{{label}}} {value}" for label, value in zip(labels, values, strict=True)])
 
 
 def _joined(lines: list[str]) -> bytes:

@@ -8,7 +8,7 @@ times as much to make, and this is the hot path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ MAX_PRIORITY = 255
 MAX_SPAN_MS = 1 << 60  # 36 million years; a time this far ahead still fits the records
 FOREVER_MS = MAX_SPAN_MS  # a retention or history that never ends; clients write and read it as null
 MAX_NAME_BYTES = 255
+MAX_CONDITIONS = 100  # attributes of a filter, and values of each
+MAX_VERDICTS = 200_000
 
 DEAD_LETTER_KINDS = ("max_receives", "rejected", "expired", "overflow")
 MAX_DEAD_LETTER_EVENTS = 64  # remembered by one message, the newest of them
@@ -297,6 +299,59 @@ class Entry:
     @property
     def group(self) -> str | None:
         return None if self.options is None else self.options.group
+
+
+Scalar = str | bytes | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Which messages a consumer gets: those of one of the types that have all the attributes.
+
+    For each attribute there are the values of which a message must have one.
+    """
+
+    types: frozenset[str] | None = None
+    attributes: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
+    # What a store found out of messages whose attributes are not in memory, by a key of the store.
+    verdicts: dict[int, bool] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls, types: Iterable[str] | None = None, attributes: Mapping[str, object] | None = None
+    ) -> MessageFilter | None:
+        """None if there is no condition. Raises InvalidSetting."""
+        if types is None and not attributes:
+            return None
+        if attributes is not None and len(attributes) > MAX_CONDITIONS:
+            raise InvalidSetting(f"at most {MAX_CONDITIONS} attributes, not {len(attributes)}")
+        conditions = [(name, _wanted_values(name, given)) for name, given in (attributes or {}).items()]
+        return cls(None if types is None else frozenset(types), tuple(conditions))
+
+    def has_type(self, options: DeliveryOptions | None) -> bool:
+        return self.types is None or (options is not None and options.type in self.types)
+
+    def has_attributes(self, properties: Properties | None) -> bool:
+        attributes = {} if properties is None else properties.attributes
+        return all(
+            name in attributes and any(attributes[name] == value for value in values)
+            for name, values in self.attributes
+        )
+
+    def keep_verdict(self, key: int, verdict: bool) -> None:
+        if len(self.verdicts) >= MAX_VERDICTS:
+            self.verdicts.clear()
+        self.verdicts[key] = verdict
+
+
+def _wanted_values(name: str, given: object) -> tuple[Scalar, ...]:
+    values = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
+    if not 0 < len(values) <= MAX_CONDITIONS:
+        raise InvalidSetting(f"attribute {name!r}: 1 to {MAX_CONDITIONS} values, not {len(values)}")
+    for value in values:
+        if not isinstance(value, str | bytes | int | float | None):
+            raise InvalidSetting(f"attribute {name!r} must be text, bytes, a number or a list of them")
+    return values
 
 
 class Delivery:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .model import check_name
+from .model import MessageFilter, check_name
 from .parsing import one_of, read_flag, read_int, read_ms, read_text, within, without_password
 
 _HIDDEN = "..."
@@ -40,10 +40,18 @@ def _read_headers(value: object) -> dict[str, str]:
     raise ValueError('a table of texts, such as { "X-Team" = "orders" }')
 
 
+def _read_attributes(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError('a table of values, or of lists of values, such as { region = ["eu", "us"] }')
+    MessageFilter.of(attributes=value)  # raises InvalidSetting
+    return dict(value)
+
+
 _EVENT_KEYS: dict[str, Callable[[object], Any]] = {
     "queues": _read_texts,
     "events": _read_texts,
     "types": _read_texts,
+    "attributes": _read_attributes,
     "bodies": read_flag,
 }
 
@@ -72,6 +80,7 @@ WEBHOOK_KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "url": ("url", _read_url),
     "queue": ("queue", _read_queue),
     "types": ("types", _read_texts),
+    "attributes": ("attributes", _read_attributes),
     "events": ("events", _read_events),
     "mode": ("mode", one_of("raw", "json", "cloudevents-binary", "cloudevents-structured")),
     "batch": ("batch", within(read_int, 1, 1000, "a number of messages, 1 to 1000")),

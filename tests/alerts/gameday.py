@@ -110,11 +110,11 @@ def test_a_worker_dies(tmp_path: Path, told: Receivers) -> None:
         os.killpg(worker.process.pid, signal.SIGKILL)
         since_s = time.monotonic()
         until_in_time(told, "worker-lost", since_s)
-        worker.wait()
+        worker.close()
         again = WorkerService(tmp_path, *words, group=True).wait_ready()
         told.until_told("worker-lost", "resolved", 120)
         os.killpg(again.process.pid, signal.SIGKILL)
-        again.wait()
+        again.close()
 
     assert len(told.hooks("worker-lost", "firing")) == 1
     assert told.hooks("worker-lost", "firing")[0]["command"].startswith("openq worker run ")

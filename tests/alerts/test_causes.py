@@ -265,7 +265,7 @@ def test_a_growing_backlog_has_a_forecast(running: Running) -> None:
 
 
 @pytest.mark.parametrize("rule", CAUSES)
-def test_an_alert_is_over_when_its_cause_is_and_was_told_once(rule: str, running: Running) -> None:
+def test_an_alert_is_over_when_its_cause_is_and_was_sent_once(rule: str, running: Running) -> None:
     """After the tests above, so that all alerts have their times side by side."""
     running.fire(rule)
     until(lambda: running.told.hooks(rule, "resolved"), f"{rule} is over")

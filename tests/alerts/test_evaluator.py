@@ -5,6 +5,7 @@ from __future__ import annotations
 from openq.alert_rules.rule import Rule
 from openq.alerts.evaluator import MAX_OF_RULE, Evaluator, Finding
 from openq.alerts.model import Alert
+from openq.alerts.service import MAX_CPU_SHARE, pause_s
 
 FINDING = Finding("it is wrong", "do this", "openq doctor", {"value": 3.0})
 RULE = Rule(name="wrong", expression="queue.ready > 1", summary="x", for_s=10, keep_s=5)
@@ -127,3 +128,8 @@ def test_an_alert_of_an_earlier_process_is_held_while_its_window_is_empty() -> N
 
     assert clock.clear(59) == []
     assert clock.clear(1) == [("q", "resolved")]
+
+
+def test_evaluations_that_take_long_are_further_apart() -> None:
+    assert pause_s(3.0, 0.01) == 3.0
+    assert pause_s(3.0, 3.6) == 3.6 / MAX_CPU_SHARE

@@ -57,7 +57,7 @@ def told() -> Iterator[Receivers]:
 
 
 @pytest.mark.skipif(why_not() is not None, reason=f"no loop-mounted disk: {why_not()}")
-def test_a_disk_that_fills_is_foreseen_told_and_over_when_there_is_room(
+def test_a_disk_that_fills_is_predicted_reported_and_over_when_there_is_room(
     tmp_path: Path, told: Receivers
 ) -> None:
     (tmp_path / "disk").mkdir()
@@ -102,7 +102,7 @@ def free(disk: LoopDisk) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def test_a_journal_that_fails_is_told(tmp_path: Path, told: Receivers) -> None:
+def test_a_journal_that_fails_raises_an_alert(tmp_path: Path, told: Receivers) -> None:
     """Nothing can be stored any more, so this one comes from memory. It ends with a restart."""
     import tomllib
 
@@ -124,7 +124,9 @@ def test_a_journal_that_fails_is_told(tmp_path: Path, told: Receivers) -> None:
     assert len(told.hooks("store-failed", "firing")) == len(mails) == 1
 
 
-def test_a_worker_that_dies_is_told_until_it_is_started_again(tmp_path: Path, told: Receivers) -> None:
+def test_a_worker_that_dies_raises_an_alert_until_it_is_started_again(
+    tmp_path: Path, told: Receivers
+) -> None:
     with served(tmp_path / "data", "--config", str(told.write(tmp_path, QUICK))) as server:
         client = Client(server.url)
         client.queue("jobs")

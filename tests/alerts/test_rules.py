@@ -12,7 +12,7 @@ import pytest
 
 from openq.alert_rules import expression
 from openq.alert_rules.builtin import BUILTIN, BY_NAME
-from openq.alert_rules.rule import CompiledRule, render, render_command
+from openq.alert_rules.rule import SAMPLE_NAMES, CompiledRule, Rule, render, render_command, sample_figures
 from openq.alert_rules.tables import AlertConfig, InvalidAlerts, read_alerts, rules_of
 from openq.cli.main import find_command
 from openq.cli.parser import Parser
@@ -264,3 +264,13 @@ def test_the_grammar_of_the_guide_is_that_of_the_parser() -> None:
 
     assert len(productions(block)) == 12
     assert productions(block) == productions(expression.__doc__ or "")
+
+
+@pytest.mark.parametrize("rule", BUILTIN, ids=lambda rule: rule.name)
+def test_a_sample_looks_like_the_alert(rule: Rule) -> None:
+    shown = {**sample_figures(rule), **rule.limits}
+
+    for text in (rule.summary, rule.action):
+        assert "?" not in render(text, SAMPLE_NAMES, shown)
+    for name, _, _ in re.findall(r"\{(\w+)(:\w+)?( \w+)?\}", rule.command):
+        assert name in SAMPLE_NAMES

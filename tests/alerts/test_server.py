@@ -96,7 +96,7 @@ def test_poison_messages_reach_every_destination_once_and_are_over_by_themselves
     told.no_secrets(page, *server.log, json.dumps(history))
 
 
-def test_a_login_attack_is_told_with_where_it_comes_from(tmp_path: Path, told: Receivers) -> None:
+def test_a_login_attack_raises_an_alert_that_names_its_source(tmp_path: Path, told: Receivers) -> None:
     data = tmp_path / "data"
     data.mkdir()
     store = UserStore(data / "users.json")
@@ -114,7 +114,9 @@ def test_a_login_attack_is_told_with_where_it_comes_from(tmp_path: Path, told: R
     assert not [body for body in told.endpoint.bodies if b"canary-guess" in body]
 
 
-def test_a_certificate_near_its_end_is_told_until_it_is_renewed(tmp_path: Path, told: Receivers) -> None:
+def test_a_certificate_near_its_end_raises_an_alert_until_it_is_renewed(
+    tmp_path: Path, told: Receivers
+) -> None:
     authority = trustme.CA()
 
     def issue(days: int) -> None:
@@ -135,7 +137,7 @@ def test_a_certificate_near_its_end_is_told_until_it_is_renewed(tmp_path: Path, 
     assert 3 < firing["figures"]["days"] < 5
 
 
-def test_an_alert_survives_a_restart_and_is_not_told_again(tmp_path: Path, told: Receivers) -> None:
+def test_an_alert_survives_a_restart_and_is_not_sent_again(tmp_path: Path, told: Receivers) -> None:
     config = str(told.write(tmp_path, QUICK))
     with served(tmp_path / "data", "--config", config) as server:
         client = Client(server.url)
@@ -212,6 +214,15 @@ def test_rules_are_changed_silenced_and_tested_over_rest_and_by_command(
         assert client.get("/alerts/rules/busy").value["limits"] == {"n": 5}
         assert run("reset", "busy").code == 0
         assert client.get("/alerts/rules/busy").code == "alert_rule_not_found"
+        for words in (
+            ("show", "oldest-messag"),
+            ("set", "oldest-messag", "age=1h"),
+            ("reset", "oldest-messag"),
+        ):
+            refused = run(*words)
+            assert refused.code != 0
+            assert "did you mean 'oldest-message'?" in refused.err
+        assert "free=2GiB share=0.1 window=1800" in run("rules").out
         assert client.put("/alerts/rules/oldest-message", {"limits": {"agee": 1}}).status == 422
         wrong = client.put("/alerts/rules/x", {"expression": "queue.redy > 1", "summary": "x"})
         assert "did you mean queue.ready" in wrong.value["detail"]

@@ -148,7 +148,7 @@ def test_a_session_key_works_with_its_token_until_it_ends(
         sign_in(guard, wire)
 
 
-def test_a_wrong_signature_is_told_so_every_time(guard: Guard, store: UserStore, clock: Clock) -> None:
+def test_a_wrong_signature_is_refused_every_time(guard: Guard, store: UserStore, clock: Clock) -> None:
     store.add_user("alice")
     key = store.create_key("alice")
     wire = send_message(access_key=key.id, secret="wrong")
@@ -386,7 +386,7 @@ def test_a_change_of_rules_counts_at_once_for_who_signs_in_again(guard: Guard, s
     assert guard.may(guard.bearer(token), "send", DEFAULT_ACCOUNT, "invoices")
 
 
-def test_a_queue_can_be_seen_by_whoever_may_do_anything_with_it(guard: Guard) -> None:
+def test_a_queue_can_be_seen_by_users_with_any_permission_on_it(guard: Guard) -> None:
     consumer = signed_in(guard, "consumer", rules=[rule("allow", "receive", queues="orders")])
     denied = signed_in(
         guard, "denied", role="producer", rules=[rule("deny", "send", "receive", "peek", "manage")]

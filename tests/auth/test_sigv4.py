@@ -143,7 +143,7 @@ def test_white_space_around_and_inside_a_value_does_not_count() -> None:
     verify(wire.with_header(b"x-thing", b"  one \t  two "))
 
 
-def test_a_request_without_a_signature_is_told_what_is_missing() -> None:
+def test_a_request_without_a_signature_is_refused_with_what_is_missing() -> None:
     assert code_of(send_message().without_header(b"authorization")) == "MissingAuthenticationToken"
     assert code_of(send_message().with_header(b"authorization", b"Bearer x")) == "MissingAuthenticationToken"
 
@@ -284,7 +284,7 @@ def test_a_session_needs_its_token_and_ends(expires: int | None) -> None:
     assert code_of(sign("GET", "/?Action=ListQueues", expires=expires), session) == "InvalidClientTokenId"
 
 
-def test_nothing_is_told_about_a_session_to_who_lacks_the_secret() -> None:
+def test_nothing_is_revealed_about_a_session_without_its_secret() -> None:
     wire = sign("GET", "/", token="t", secret="wrong")
     ended = verifier(token_hash=sha256(b"other").digest(), expires_s=0)
 

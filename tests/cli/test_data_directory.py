@@ -9,6 +9,7 @@ import pytest
 
 from openq.auth.store import UserStore
 from openq.local.broker import LocalBroker
+from openq.model import QueueSettings
 from tests.cli.helpers import CommandResult, fill, run_in_process
 
 
@@ -44,6 +45,21 @@ def test_messages_are_peeked_searched_and_tailed(data: Path) -> None:
     assert [row["payload"] for row in read_json(data, "search", "orders", "order 3")] == ["order 3"]
     published = [row["payload"] for row in read_json(data, "tail", "orders", "--since", "1h")]
     assert published == [f"order {number}" for number in range(5)]
+
+
+def test_an_answer_of_any_size_is_read(data: Path) -> None:
+    """A server writes it in pieces, each in a turn of its loop."""
+    names = [f"queue-{number:03}" for number in range(400)]
+    broker = LocalBroker(data)
+    for name in names:
+        broker.declare(name, QueueSettings())
+    broker.sync()
+    broker.close()
+
+    listed = read(data, "queue", "ls", "--json").out
+
+    assert len(listed) > 256 << 10
+    assert [row["name"] for row in map(json.loads, listed.splitlines())] == ["orders", "orders.dead", *names]
 
 
 def test_a_message_is_explained(data: Path) -> None:

@@ -13,6 +13,8 @@ def test_a_queue_is_bound_listed_and_unbound(cli: Cli, q: str) -> None:
     [shown] = [each for each in cli.lines("exchange", "ls") if each["name"] == "amq.topic"]
     assert [each["key"] for each in shown["bindings"] if each["destination"] == q] == ["a.#"]
 
+    assert cli("exchange", "route", "amq.topic", "a.b").out == f"{q}\n"
+    assert "no queue" in cli("exchange", "route", "amq.topic", "b.a", code=5).err
     assert cli("exchange", "unbind", "amq.topic", q, "a.#").out == f"{q} unbound from amq.topic\n"
     assert q not in cli("exchange", "ls").out
     cli("exchange", "unbind", "amq.topic", q, "a.#", code=3)

@@ -29,7 +29,9 @@ def use_up_segments(broker: LocalBroker, clock: VirtualClock) -> None:
         broker.housekeeper.work()
 
 
-def test_a_message_on_loan_keeps_its_body_while_it_is_copied_out_of_an_old_segment(quick_path: Path) -> None:
+def test_a_message_in_flight_keeps_its_body_while_it_is_copied_out_of_an_old_segment(
+    quick_path: Path,
+) -> None:
     clock = VirtualClock()
     broker = open_broker(quick_path / "d", clock)
     for queue in ("kept", "traffic"):

@@ -30,7 +30,7 @@ def test_answering_before_the_commit_is_caught_by_killing(tmp_path: Path) -> Non
     assert not verdict.clean
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_directory(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_holder_of_the_directory(tmp_path: Path) -> None:
     process = Process(tmp_path / "d", {})
     process.ready.wait()
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from openq.broker import events as e
 from openq.broker.events import Event, EventFilter, Events
-from openq.model import Draft, QueueSettings
+from openq.model import Draft, MessageFilter, QueueSettings
 
 Store = Any  # a broker of any kind
 
@@ -216,7 +216,9 @@ def filters_leave_out_the_rest(broker: Store) -> None:
     broker.sync()
     start = broker.events.end()
     for queue in ("orders", "orders-eu", "mail"):
-        broker.publish_many(queue, [Draft(b"1", type="new"), Draft(b"2", type="old"), Draft(b"3")])
+        broker.publish_many(
+            queue, [Draft(b"1", type="new", attributes={"n": 1}), Draft(b"2", type="old"), Draft(b"3")]
+        )
         [delivery] = broker.receive(queue)
         broker.ack(queue, [receipt(delivery)])
     broker.sync()
@@ -229,7 +231,10 @@ def filters_leave_out_the_rest(broker: Store) -> None:
     assert count(queues=("orders", "mail")) == 10
     assert count(events=frozenset((e.ACKED,))) == 3
     assert count(events=frozenset((e.ACKED, e.PUBLISHED)), queues=("mail",)) == 4
-    assert count(types=frozenset(("new",))) == 3
+    assert count(messages=MessageFilter.of(["new"])) == 3
+    assert count(messages=MessageFilter.of(attributes={"n": [0, 1]})) == 3
+    assert count(messages=MessageFilter.of(["old"], {"n": 1})) == 0
+    assert count(queues=("mail",), messages=MessageFilter.of(attributes={"n": 1})) == 1
     assert count(queues=("none",)) == 0
 
 

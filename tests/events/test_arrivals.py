@@ -82,7 +82,7 @@ def test_nothing_is_heard_twice_while_both_publish_at_once(pair: tuple[OpenQ, Op
     assert heard == Counter([*ids, last])
 
 
-def test_a_dead_letter_queue_hears_its_dead_letters() -> None:
+def test_listeners_of_a_dead_letter_queue_get_its_dead_letters() -> None:
     with OpenQ("dead", storage="memory") as dead:
         queue = OpenQ("q", dlq=dead, broker=dead.broker)
         heard: list[Any] = []

@@ -44,7 +44,7 @@ def taken(events: Iterator[QueueEvent], count: int) -> list[QueueEvent]:
     return [next(events) for _ in range(count)]
 
 
-def test_events_tell_the_life_of_a_message(target: Options, name: str) -> None:
+def test_events_cover_the_life_of_a_message(target: Options, name: str) -> None:
     with OpenQ(name, **target) as queue, queue.events(bodies=True) as events:
         message_id = queue.publish({"a": [1, "é"]}, message_type="greeting", attributes={"n": 1})
         message = queue.receive(timeout=0, consumer="me")
@@ -90,15 +90,17 @@ def test_events_can_be_resumed_and_read_to_the_end(target: Options, name: str) -
         assert list(queue.events(follow=False)) == everything
 
 
-def test_filters_select_events_and_types(target: Options, name: str) -> None:
+def test_filters_select_events_by_name_type_and_attributes(target: Options, name: str) -> None:
     with OpenQ(name, **target) as queue:
         queue.publish("a", message_type="new")
-        queue.publish("b", message_type="old")
+        queue.publish("b", message_type="old", attributes={"shop": "eu"})
         message = queue.receive()
         assert message is not None
         message.ack()
         assert [e.event for e in queue.events(events="acked", follow=False)] == ["acked"]
         assert [e.message_type for e in queue.events(types=["new"], follow=False)] == ["new"]
+        [found] = queue.events(attributes={"shop": ["eu", b"eu"]}, follow=False)
+        assert found.message_type == "old"
         assert len(list(queue.events(events=["published", "acked"], follow=False))) == 3
         with pytest.raises(InvalidSetting, match="is not an event"):
             queue.events(events="no-event")

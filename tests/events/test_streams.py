@@ -85,7 +85,7 @@ def test_a_reader_gets_what_happens(server: InProcessServer) -> None:
     }
 
 
-def test_a_reader_filters_by_queue_event_and_type(server: InProcessServer) -> None:
+def test_a_reader_filters_by_queue_event_type_and_attributes(server: InProcessServer) -> None:
     broker = broker_of(server)
     for queue in ("orders", "orders-eu", "mail"):
         broker.declare(queue, QueueSettings())
@@ -97,11 +97,12 @@ def test_a_reader_filters_by_queue_event_and_type(server: InProcessServer) -> No
             "events?queues=orders*",
             "events?queues=orders,mail&events=published",
             "events?types=new",
+            "events?attributes=%7B%22shop%22:%22eu%22%7D",
             "queues/mail/events?peek=1",
         )
     }
     for queue in ("orders", "orders-eu", "mail"):
-        publish(server, queue, b"1", type="new")
+        publish(server, queue, b"1", type="new", attributes={"shop": "eu"})
         publish(server, queue, b"2")
         [delivery] = broker.receive(queue)
         broker.ack(queue, [receipt(delivery)])
@@ -120,6 +121,8 @@ def test_a_reader_filters_by_queue_event_and_type(server: InProcessServer) -> No
         ("published", queue) for queue in ("orders", "orders", "mail", "mail")
     ]
     assert found("events?types=new", 3) == [("published", q) for q in ("orders", "orders-eu", "mail")]
+    only = found("events?attributes=%7B%22shop%22:%22eu%22%7D", 3)
+    assert only == [("published", queue) for queue in ("orders", "orders-eu", "mail")]
     tail = streams["queues/mail/events?peek=1"].take(2)
     assert [block.data["message"]["payload"] for block in tail] == ["1", "2"]
     for stream in streams.values():
@@ -260,7 +263,7 @@ def test_what_a_client_sends_behind_its_request_is_ignored(server: InProcessServ
     assert broker.stats("q").ready == 1
 
 
-def test_a_reader_that_goes_away_leaves_nothing_behind(server: InProcessServer) -> None:
+def test_a_reader_that_disconnects_leaves_nothing_behind(server: InProcessServer) -> None:
     admission = server.server.context.admission
     before = admission.open
     streams = [EventStream(server.port, "events").started() for _ in range(20)]

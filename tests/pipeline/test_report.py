@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+from openq.pipeline.analytics import short_window_us
 from openq.pipeline.report import count, escape, line_plot, render, size, span
+from tests.isolation import ROOT
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&\u202e\x00\ud800"
 VOID = {"meta", "br", "path", "rect"}
@@ -127,7 +130,7 @@ def test_the_page_has_no_external_resources_and_labels_its_plots() -> None:
     assert pictures == page.tags["svg"] == len(labels) == 4 + 2 + 1
     assert all(labels)
     assert page.tags["caption"] == page.tags["table"]
-    assert "prefers-color-scheme:dark" in text
+    assert "color-scheme:light dark" in text
     assert "width=device-width" in text
 
 
@@ -138,8 +141,8 @@ def test_an_empty_analysis_has_a_page() -> None:
 
 
 def test_a_line_without_values_and_one_with_a_single_value_are_drawn() -> None:
-    assert "Nothing to draw" in line_plot("empty", 0, 1, [("a", "c1", [None, None])], span)
-    assert "Nothing to draw" in line_plot("zeros", 0, 1, [("a", "c1", [0, 0])], count)
+    assert line_plot("empty", 0, 1, [("a", "c1", [None, None])], span) == ""
+    assert line_plot("zeros", 0, 1, [("a", "c1", [0, 0])], count) == ""
     for log in (False, True):
         assert "M" in line_plot("one", 0, 1, [("a", "c1", [5.0])], count, log=log)
 
@@ -164,3 +167,32 @@ def test_numbers_and_long_texts_are_readable() -> None:
     assert count(2.5) == "2.50"
     assert size(1_572_864) == "1.5 MiB"
     assert len(escape("x" * 1000)) == 240
+
+
+def test_colours_are_those_of_the_dashboard() -> None:
+    tokens = re.findall(r"light-dark\([^)]*\)", (ROOT / "web" / "src" / "styles" / "tokens.css").read_text())
+    known = {each.replace(" ", "") for each in tokens}
+    used = {each.replace(" ", "") for each in re.findall(r"light-dark\([^)]*\)", render(summary("a")))}
+
+    assert used
+    assert used <= known
+
+
+def test_queues_without_messages_are_named_in_one_line() -> None:
+    quiet = summary("quiet")
+    [points] = quiet["plots"]["queues"].values()
+    for name, values in points.items():
+        points[name] = [None if name.endswith("_us") else 0 for _ in values]
+    for queue in quiet["queues"]:
+        queue["retry_depth"] = []
+    shown = render(quiet)
+
+    assert "<figure>" not in shown
+    assert shown.count("Without messages in this time") == 1
+
+
+@pytest.mark.parametrize(
+    ("span_s", "window_s"), [(0, 1), (120, 1), (600, 5), (2280, 30), (7200, 60), (7201, 300), (86_400, 300)]
+)
+def test_a_short_history_has_short_windows(span_s: float, window_s: int) -> None:
+    assert short_window_us(span_s) == window_s * 1_000_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
-import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,96 +15,11 @@ from openq.auth.guard import Principal
 from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.server.stream_login import MAX_TICKETS, StreamLogin, Tickets
+from tests.push.raw import TEXT, Raw, frame, head
 from tests.push.streams import Stream, opened
 from tests.rest.helpers import Client
 from tests.serving import Served, served
 from tests.waiting import until
-
-KEY = base64.b64encode(bytes(16)).decode()
-TEXT, BINARY, CLOSE, PING, PONG, CONT = 1, 2, 8, 9, 10, 0
-
-
-def head(**changes: str | None) -> bytes:
-    fields: dict[str, str | None] = {
-        "Host": "127.0.0.1",
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": KEY,
-    }
-    fields |= {name.replace("_", "-"): value for name, value in changes.items()}
-    lines = [f"{name}: {value}\r\n" for name, value in fields.items() if value is not None]
-    return f"GET /api/v1/stream HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
-
-
-class Raw:
-    """A socket that speaks WebSocket by hand."""
-
-    def __init__(self, server: Served, request: bytes | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-        self.socket.sendall(head() if request is None else request)
-        self.data = b""
-        while b"\r\n\r\n" not in self.data:
-            self.data += self.socket.recv(65536)
-        self.answer, _, self.data = self.data.partition(b"\r\n\r\n")
-        self.status = int(self.answer.split()[1])
-
-    def send(
-        self, opcode: int, payload: bytes = b"", *, fin: bool = True, masked: bool = True, bits: int = 0
-    ) -> None:
-        self.socket.sendall(frame(opcode, payload, fin=fin, masked=masked, bits=bits))
-
-    def exactly(self, size: int) -> bytes:
-        while len(self.data) < size:
-            more = self.socket.recv(65536)
-            if not more:
-                raise EOFError
-            self.data += more
-        out, self.data = self.data[:size], self.data[size:]
-        return out
-
-    def read(self) -> tuple[int, bytes]:
-        first, second = self.exactly(2)
-        size = second & 127
-        if size > 125:
-            size = int.from_bytes(self.exactly(2 if size == 126 else 8), "big")
-        return first & 15, self.exactly(size)
-
-    def until_close(self) -> int:
-        """The code of the close frame; 1006 if the socket ends without one."""
-        try:
-            while True:
-                opcode, payload = self.read()
-                if opcode == CLOSE:
-                    return int.from_bytes(payload[:2], "big") if payload else 1005
-        except (EOFError, ConnectionError):
-            return 1006
-
-    def __enter__(self) -> Raw:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-
-def frame(
-    opcode: int, payload: bytes = b"", *, fin: bool = True, masked: bool = True, bits: int = 0
-) -> bytes:
-    size = len(payload)
-    flag = 128 if masked else 0
-    if size < 126:
-        length = bytes([flag | size])
-    else:
-        length = (
-            bytes([flag | 126]) + struct.pack(">H", size)
-            if size < 65536
-            else bytes([flag | 127]) + struct.pack(">Q", size)
-        )
-    mask = b"\x37\xfa\x21\x3d" if masked else b""
-    if masked:
-        payload = bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
-    return bytes([(128 if fin else 0) | bits | opcode]) + length + mask + payload
-
 
 # -- the handshake
 
@@ -164,61 +77,7 @@ def test_a_request_before_the_handshake_is_answered_first(open_server: Served) -
         assert b"101 Switching Protocols" in raw.exactly(60)
 
 
-# -- frames: what Autobahn's cases look for
-
-
-def test_control_frames_come_between_fragments(open_server: Served) -> None:
-    with Raw(open_server) as raw:
-        raw.read()
-        raw.send(TEXT, b'{"op":"pi', fin=False)
-        raw.send(PING, b"here")
-        raw.send(CONT, b"", fin=False)
-        raw.send(CONT, b'ng","id":1}')
-        assert raw.read() == (PONG, b"here")
-        assert json.loads(raw.read()[1]) == {"op": "pong", "id": 1}
-
-
-def test_frames_may_arrive_byte_by_byte(open_server: Served) -> None:
-    with Raw(open_server) as raw:
-        raw.read()
-        raw.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in frame(TEXT, b'{"op":"ping","id":1}'):
-            raw.socket.sendall(bytes([byte]))
-        assert json.loads(raw.read()[1]) == {"op": "pong", "id": 1}
-
-
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (frame(TEXT, b"{}", masked=False), 1002),
-        (frame(TEXT, b"{}", bits=64), 1002),
-        (frame(TEXT, b"{}", bits=32), 1002),
-        (frame(3, b""), 1002),
-        (frame(11, b""), 1002),
-        (frame(PING, b"x" * 126), 1002),
-        (frame(PING, b"", fin=False), 1002),
-        (frame(CONT, b"x"), 1002),
-        (frame(TEXT, b"a", fin=False) + frame(TEXT, b"b"), 1002),
-        (frame(CLOSE, b"\x03"), 1002),
-        (frame(CLOSE, struct.pack(">H", 1005)), 1002),
-        (frame(CLOSE, struct.pack(">H", 999)), 1002),
-        (frame(CLOSE, struct.pack(">H", 1000) + b"\xff"), 1007),
-        (frame(TEXT, b"\xce\xba\xff"), 1007),
-        (frame(TEXT, b"\xce", fin=False) + frame(CONT, b"\x20"), 1007),
-        (frame(BINARY, b"\x80"), 1003),
-        (bytes([129, 255]) + struct.pack(">Q", 1 << 62) + bytes(4), 1009),
-        (bytes([129, 255]) + struct.pack(">Q", (1 << 64) - 1) + bytes(4), 1009),
-        (frame(TEXT, b"", fin=False) + frame(CONT, b"", fin=False) * 1100, 1008),
-        (frame(CLOSE, struct.pack(">H", 1000)), 1000),
-        (frame(CLOSE, struct.pack(">H", 4999) + b"bye"), 4999),
-        (frame(CLOSE), 1005),
-    ],
-)
-def test_a_broken_frame_closes_with_its_code(open_server: Served, data: bytes, code: int) -> None:
-    with Raw(open_server) as raw:
-        raw.read()
-        raw.socket.sendall(data)
-        assert raw.until_close() == code
+# -- frames
 
 
 def test_a_client_that_breaks_the_protocol_loses_its_messages_at_once(

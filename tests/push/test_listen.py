@@ -12,7 +12,7 @@ import pytest
 
 from openq import OpenQ
 from openq.client.message import ReceivedMessage
-from openq.errors import OpenQError, QueueNotFound, VisibilityTimeoutExpired
+from openq.errors import InvalidSetting, OpenQError, QueueNotFound, VisibilityTimeoutExpired
 from tests.serving import Served, served
 from tests.waiting import until
 
@@ -157,15 +157,26 @@ def test_a_handler_that_fails_returns_its_message(
     assert queue.stats().in_flight == 0
 
 
-def test_types_select_messages(new_queue: NewQueue) -> None:
+def test_types_and_attributes_select_messages(new_queue: NewQueue) -> None:
     queue = new_queue("q")
-    queue.publish("a", message_type="x")
-    queue.publish("b", message_type="y")
-    with queue.listen(types=["y"]) as messages:
+    for body, kind, shop in (("a", "x", "eu"), ("b", "y", "us"), ("c", "y", "eu")):
+        queue.publish(body, message_type=kind, attributes={"shop": shop, "raw": b"\xff"})
+    with queue.listen(types=["y"], attributes={"shop": ["eu", "asia"], "raw": b"\xff"}) as messages:
         message = next(messages)
-        assert message.body == "b"
+        assert message.body == "c"
         message.ack()
-    assert len(queue) == 1
+        queue.publish("d", message_type="y", attributes={"shop": "asia"})
+        queue.publish("e", message_type="y", attributes={"shop": "asia", "raw": b"\xff"})
+        message = next(messages)
+        assert message.body == "e"
+        message.ack()
+    seen: list[object] = []
+    consumer = queue.listen(lambda message: seen.append(message.body), attributes={"shop": "us"})
+    until(lambda: seen == ["b"])
+    consumer.close()
+    until(lambda: len(queue) == 2)
+    with pytest.raises(InvalidSetting, match="attributes"):
+        queue.listen(attributes="shop")  # type: ignore[call-overload]
 
 
 def test_all_that_a_message_can_do_works_on_a_stream(new_queue: NewQueue) -> None:

@@ -247,14 +247,18 @@ def test_a_lease_in_seconds_ends_by_itself(client: Client, stream: Stream) -> No
     assert stream.ack([first])["failed"][0]["code"] == "visibility_timeout_expired"
 
 
-def test_types_filter_what_is_pushed(client: Client, stream: Stream) -> None:
+def test_types_and_attributes_filter_what_is_pushed(client: Client, stream: Stream) -> None:
     path = client.queue("types")
     for kind in ("a", "b", "a"):
-        client.post(f"{path}/messages", {"payload": kind, "message_type": kind})
-    stream.subscribe("types", types=["b"])
+        message = {"payload": kind, "message_type": kind, "attributes": {"kind": kind, "n": 1}}
+        client.post(f"{path}/messages", message)
+    stream.subscribe("types", types=["b"], attributes={"kind": ["b", "c"], "n": 1})
 
     assert payloads(stream.messages(1)) == ["b"]
     assert ready(client, path) == 2
+    for wrong in ({"kind": {"deep": 1}}, {"kind": []}, {str(n): n for n in range(101)}):
+        reply = stream.ask("subscribe", sub="wrong", queue="types", attributes=wrong)
+        assert (reply["op"], reply["code"]) == ("error", "invalid_setting"), reply
 
 
 def test_queues_that_are_created_later_join_a_pattern(client: Client, stream: Stream) -> None:

@@ -167,7 +167,7 @@ def test_attributes_of_all_types_come_back_as_they_were_sent(sqs: Any) -> None:
     assert "MessageAttributes" not in none
 
 
-def test_system_attributes_tell_the_story_of_a_message(sqs: Any) -> None:
+def test_system_attributes_describe_the_life_of_a_message(sqs: Any) -> None:
     url = make(sqs)
     trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5759e988-bd862e3fe1be46a9"}}
     sent = sqs.send_message(QueueUrl=url, MessageBody="x", MessageSystemAttributes=trace)

@@ -141,7 +141,7 @@ def test_over_http_there_is_the_same_as_by_path(clients: dict[str, Client], data
     assert sorted(found, key=lambda row: row["seq"]) == sorted(expected, key=lambda row: row["seq"])
 
 
-def test_who_is_not_known_is_shown_nothing(clients: dict[str, Client]) -> None:
+def test_unknown_users_are_shown_nothing(clients: dict[str, Client]) -> None:
     for path in ("snapshot", "rows?piece=%7B%7D", "end"):
         assert clients["expired"].get(f"/history/{path}").status == 401
 
@@ -337,7 +337,7 @@ def test_what_is_made_up_is_refused_quickly_and_without_paths(clients: dict[str,
     assert len(ask(clients["admin"], "snapshot", max_bytes="1").value["pieces"]) < 20
 
 
-def test_a_damaged_archive_is_told_of_without_its_path(data: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_reported_without_its_path(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("LOCK", "users.json"))
     with served(tmp_path / "data") as server:
         client = Client(server.url)

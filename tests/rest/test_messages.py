@@ -356,10 +356,14 @@ def test_a_client_that_hangs_up_while_it_waits_takes_no_message_with_it(
     assert len(client.receive(path)) == 1
 
 
-def test_receive_chooses_by_type(client: Client) -> None:
+def test_receive_chooses_by_type_and_attributes(client: Client) -> None:
     path = client.queue("types")
     client.post(f"{path}/messages/batch", [{"payload": t, "message_type": t} for t in ("a", "b")])
+    client.post(f"{path}/messages", {"payload": "c", "attributes": {"n": 1, "raw": {"$base64": "/w=="}}})
 
+    assert client.receive(path, max=10, types=["b"], attributes={"n": 1}) == []
+    wanted = {"n": [1, 2], "raw": {"$base64": "/w=="}}
+    assert [m["payload"] for m in client.receive(path, max=10, attributes=wanted)] == ["c"]
     assert [m["payload"] for m in client.receive(path, max=10, types=["b"])] == ["b"]
 
 
@@ -463,7 +467,7 @@ def test_a_search_continues_where_its_limit_ended_it(client: Client) -> None:
     assert client.post(f"{path}/search", {"text": "yes", "after": "nonsense"}).status == 422
 
 
-def test_the_timeline_and_the_reason_tell_of_a_message(client: Client) -> None:
+def test_the_timeline_and_the_reason_of_a_message_are_shown(client: Client) -> None:
     path = client.queue("story")
     message_id = client.post(f"{path}/messages", {"payload": "x", "publisher": "ann"}).value["id"]
     waiting = client.get(f"{path}/messages/{message_id}/why").value

@@ -342,7 +342,7 @@ def test_secrets_are_shown_once(guarded: Guarded) -> None:
     assert admin.get("/users/new").status == 404
 
 
-def test_too_many_failed_sign_ins_are_told_to_wait(tmp_path: Path) -> None:
+def test_too_many_failed_logins_have_to_wait(tmp_path: Path) -> None:
     store = UserStore(tmp_path / "users.json")
     store.add_user("ann", password=PASSWORD)
     with served(tmp_path) as server:

@@ -184,7 +184,9 @@ def test_a_conditional_deny_applies_as_in_sqs(
 # -- the way back of dead letters ----------------------------------------------------------------
 
 
-def test_a_redrive_returns_letters_only_to_queues_that_its_caller_may_send_to(running: RunningServer) -> None:
+def test_a_redrive_returns_dead_letters_only_to_queues_that_its_caller_may_send_to(
+    running: RunningServer,
+) -> None:
     narrow = running.user("ann", everything("mine*"))
     for name in ("mine", "mine-dead", "theirs"):
         running.queue(name)

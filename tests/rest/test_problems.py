@@ -245,7 +245,12 @@ def test_a_value_that_does_not_fit_is_named_in_plain_words(
 @pytest.mark.parametrize(
     ("method", "path", "body", "known"),
     [
-        ("POST", "/queues/x/receive", {"mx": 1}, "max, wait, visibility_timeout, types, consumer"),
+        (
+            "POST",
+            "/queues/x/receive",
+            {"mx": 1},
+            "max, wait, visibility_timeout, types, attributes, consumer",
+        ),
         ("POST", "/queues/x/extend", {"second": 1}, "receipt_id, receipts, seconds"),
         ("POST", "/queues/x/redrive", {"filter": {"typ": "a"}}, "text, message_type, attributes, json, "),
         ("PUT", "/queues/x", {"retry": {"bse": 1}}, "kind, base, max, factor, jitter"),
@@ -253,7 +258,7 @@ def test_a_value_that_does_not_fit_is_named_in_plain_words(
         ("POST", "/queues/x/messages/batch", [{"payload": 1, "x": 1}], "payload, body, "),
     ],
 )
-def test_who_misspells_a_field_is_told_the_known_ones(
+def test_a_misspelled_field_is_answered_with_the_known_ones(
     client: Client, method: str, path: str, body: Any, known: str
 ) -> None:
     answer = client.call(method, path, body)
@@ -301,7 +306,7 @@ def test_what_cannot_be_done_is_said_with_a_stable_code(
     assert (answer.status, answer.code) == (status, code), answer.data
 
 
-def test_a_wrong_method_is_told_the_right_ones(client: Client) -> None:
+def test_a_wrong_method_is_answered_with_the_right_ones(client: Client) -> None:
     assert client.patch("/queues", {}).headers["allow"] == "GET, POST"
 
 
@@ -341,7 +346,7 @@ def test_the_answer_comes_in_the_format_that_is_accepted(client: Client, accept:
     assert answer.value["ok"] is True
 
 
-def test_a_client_that_accepts_neither_format_is_told(client: Client) -> None:
+def test_a_client_that_accepts_neither_format_is_refused(client: Client) -> None:
     assert client.get("/health", accept="text/html").code == "not_acceptable"
     assert client.get("/health", accept="application/json;q=0").code == "not_acceptable"
 

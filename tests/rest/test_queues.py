@@ -112,7 +112,7 @@ def test_limits_that_make_no_sense_are_refused(client: Client, wrong: dict[str, 
     assert client.put("/queues/limited", wrong).status in (400, 422)
 
 
-def test_taking_the_dead_letter_queue_away_takes_its_limit_along(client: Client) -> None:
+def test_removing_the_dead_letter_queue_removes_its_limit(client: Client) -> None:
     client.queue("away-dead")
     client.queue("away", dlq="away-dead")
 
@@ -425,7 +425,7 @@ def test_an_export_is_complete_over_its_pages(client: Client) -> None:
 # -- the server ---------------------------------------------------------------------------------
 
 
-def test_the_server_tells_who_asks_and_how_it_is(client: Client) -> None:
+def test_the_server_reports_the_caller_and_its_own_state(client: Client) -> None:
     assert client.get("/whoami").value["open"] is True
     assert client.get("/health").value["ok"] is True
     server = client.get("/server").value

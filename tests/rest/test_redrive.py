@@ -109,6 +109,18 @@ def test_a_redrive_stops_when_its_messages_fail_again(client: Client) -> None:
     assert client.get(f"{dead}/stats").value["ready"] == 20
 
 
+def test_a_redrive_that_waits_for_consumers_can_send_the_rest(client: Client) -> None:
+    path, dead = bury(client, "unwatched", list(range(20)))
+
+    answer = client.post(f"{dead}/redrive", {"stop_after": 3})
+    until(lambda: task_of(client, answer)["result"].get("waits_for") == 3, "it says what it waits for")
+    client.post(f"/tasks/{answer.value['id']}/resume", {"watch": False})
+    task = ended(client, answer)
+
+    assert (task["state"], task["done"], task["result"]) == ("done", 20, {"failed_again": 0})
+    assert client.get(f"{path}/stats").value["ready"] == 20
+
+
 def test_a_redrive_becomes_faster_while_its_messages_succeed(client: Client) -> None:
     path, dead = bury(client, "succeeding", list(range(20)))
 
@@ -124,6 +136,28 @@ def test_a_redrive_becomes_faster_while_its_messages_succeed(client: Client) -> 
     assert (task["state"], task["done"], task["total"]) == ("done", 20, 20)
     assert sizes[0] == 2
     assert max(sizes) > 2
+
+
+def test_a_paused_redrive_moves_nothing_until_it_is_resumed(client: Client) -> None:
+    path, dead = bury(client, "paused", [{"n": n} for n in range(30)])
+    begun = client.post(f"{dead}/redrive", {"rate": 1})
+    task = f"/tasks/{begun.value['id']}"
+
+    paused = client.post(f"{task}/pause").value
+    assert (paused["state"], paused["paused"]) == ("running", True)
+    # What was on its way when it was paused has arrived once two answers are the same.
+    seen: list[int] = []
+    until(lambda: seen.append(client.get(task).value["done"]) or seen[-2:] == [seen[-1]] * 2, "it stands")
+    assert client.get(task).value["paused"]
+
+    resumed = client.post(f"{task}/resume").value
+    assert not resumed["paused"]
+    until(lambda: client.get(task).value["done"] > seen[-1], "it goes on")
+    client.post(f"{task}/pause")
+    client.delete(task)  # ends a paused one too
+    assert ended(client, begun)["state"] == "cancelled"
+    assert not client.post(f"{task}/pause").value["paused"]
+    assert client.get(f"{path}/stats").value["ready"] < 30
 
 
 def test_a_redrive_that_waits_can_be_cancelled(client: Client) -> None:

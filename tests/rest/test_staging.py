@@ -73,7 +73,7 @@ def test_what_makes_no_sense_is_refused_with_a_problem(client: Client) -> None:
     assert client.get("/pipeline/stages").value["stages"] == []
 
 
-def test_a_part_that_is_too_large_is_told_so_while_it_is_still_being_sent(client: Client) -> None:
+def test_a_part_that_is_too_large_is_refused_while_it_is_still_being_sent(client: Client) -> None:
     answer = put(client, "large", 1, "p", bytes(30 << 20))
 
     assert answer.status == 413

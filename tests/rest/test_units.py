@@ -167,8 +167,9 @@ def test_every_error_a_client_can_meet_has_a_status_and_a_hint() -> None:
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, OpenQError)
     ]
-    # The roots say nothing by themselves; a directory in use keeps a server from starting at all.
-    unseen = {"error", "refused", "directory_in_use", "cannot_open", "forked"}
+    # The roots say nothing by themselves; with some, a server does not start at all.
+    unseen = {"error", "refused", "directory_in_use", "cannot_open", "forked", "newer_format"}
+    unseen.add("unfinished_migration")
 
     assert {kind.code for kind in kinds} - unseen <= PROBLEMS.keys()
 
@@ -184,5 +185,5 @@ def test_a_problem_of_the_server_has_its_status_and_no_traceback(error: Exceptio
 
 
 @given(st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9))
-def test_a_full_name_tells_its_account_and_its_queue(account: str, name: str) -> None:
+def test_a_queue_key_contains_its_account_and_its_queue(account: str, name: str) -> None:
     assert split_name(qualified_name(account, name)) == (account, name)

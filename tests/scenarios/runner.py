@@ -27,7 +27,7 @@ from openq.broker.interface import Broker, Filter, only
 from openq.clock import VirtualClock
 from openq.engine.routing import Binding, Exchange
 from openq.errors import OpenQError
-from openq.model import NO_DEADLINE, Delivery, Draft, Entry, QueueSettings, RetryPolicy
+from openq.model import NO_DEADLINE, Delivery, Draft, Entry, MessageFilter, QueueSettings, RetryPolicy
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "y": 31_536_000_000}
 _TIMES = ("visibility", "delay", "retention", "ttl", "dedup_window", "history", "lease", "base", "max")
@@ -215,8 +215,15 @@ class Story:
         return ", ".join(queues) or "nowhere"
 
     def do_receive(self, queue: str, types: str | None = None, **options: Any) -> str:
-        chosen = None if types is None else types.split(",")
-        deliveries: list[Delivery] = self._broker.receive(queue, types=chosen, **options)
+        attributes = {key[5:]: options.pop(key) for key in list(options) if key.startswith("attr.")}
+        wanted = MessageFilter.of(
+            None if types is None else types.split(","),
+            {
+                name: value.split("|") if isinstance(value, str) else value
+                for name, value in attributes.items()
+            },
+        )
+        deliveries: list[Delivery] = self._broker.receive(queue, wanted=wanted, **options)
         self._broker.load(deliveries)
         for delivery in deliveries:
             receipt = (delivery.entry.seq, delivery.number)

@@ -57,10 +57,13 @@ class MemoryTransport(asyncio.Transport):
         self.written = b""
         self.reading = True
         self.closed = False
+        self.is_gone = False  # the client has left, and the server does not know it yet
         self._loop = loop
-        self.protocol: HttpConnection | None = None
+        self.protocol: asyncio.BaseProtocol | None = None
 
     def write(self, data: Any) -> None:
+        if self.is_gone:
+            return
         assert not self.closed, "written after the end"
         self.written += data
 
@@ -68,7 +71,8 @@ class MemoryTransport(asyncio.Transport):
         if not self.closed:
             self.closed = True
             assert self.protocol is not None
-            self._loop.call_soon(self.protocol.connection_lost, None)
+            protocol = typing.cast(asyncio.Protocol, self.protocol)
+            self._loop.call_soon(protocol.connection_lost, None)
 
     abort = close
 
@@ -83,6 +87,13 @@ class MemoryTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def is_answered(self, connection: HttpConnection) -> bool:
+        """A stream of events closes its socket at its end."""
+        return self.protocol is connection and connection._current is None and not connection._waiting
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -117,6 +128,8 @@ def answers_in(data: bytes, wrote_head: Callable[[int], bool] = lambda _: False)
         if code == 100:
             continue
         size = 0
+        if b"Content-Type: text/event-stream" in lines:
+            size = len(data)  # it ends with the connection
         for line in lines:
             if line.lower().startswith(b"content-length: "):
                 size = int(line[16:])
@@ -182,8 +195,9 @@ class FuzzServer:
             if pipe.closed:
                 break
             connection.data_received(piece)
-        self._settle(connection, pipe, lambda: connection._current is None and not connection._waiting)
+        self._settle(connection, pipe, lambda: pipe.is_answered(connection))
         if not pipe.closed:
+            pipe.is_gone = True
             pipe.close()
         self._turn()
         self._turn()
@@ -625,12 +639,9 @@ class ProtocolFuzzer:
 
     def __init__(self, server: FuzzServer) -> None:
         self.server = server
-        # Streams have no end that could be waited for.
-        self._routes = [
-            route
-            for route in ROUTES
-            if not route.path.startswith(("users", "keys", "tokens")) and EVENT_STREAM not in route.media
-        ]
+        # The stream of live values has no end that could be waited for.
+        left_out = ("users", "keys", "tokens", "live")
+        self._routes = [route for route in ROUTES if not route.path.startswith(left_out)]
         self.furnish()
 
     def furnish(self) -> None:
@@ -698,6 +709,8 @@ class ProtocolFuzzer:
         query = Maker(chance).struct(route.query) if chance.random() < 0.6 else {}
         if chance.random() < 0.1:
             query[chance.choice(TEXTS)] = hostile(chance)
+        if EVENT_STREAM in route.media:
+            query["follow"] = "0"  # until the last event
         if query:
             pairs = [
                 f"{quoted(chance, str(name))}={quoted(chance, str(each))}" for name, each in query.items()

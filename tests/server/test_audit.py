@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,47 @@ def test_records_wait_for_a_store_that_fails_and_nothing_blocks(monkeypatch: pyt
     log.stop()
     assert [each.entry.target for each in records(store.lines())] == ["0", "1", "2"]
     assert log.lost == 0
+
+
+class SlowStore(MemoryAudit):
+    """Writes only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_write = threading.Event(), threading.Event()
+
+    def append(self, entries: Any) -> None:
+        self.is_asked.set()
+        assert self.may_write.wait(20)
+        super().append(entries)
+
+
+def test_a_reader_waits_for_the_records_before_it() -> None:
+    store = SlowStore()
+    log = AuditLog(store, lambda: 5)
+    log.record("rest", "login", "ann")
+    assert store.is_asked.wait(20)
+    log.record("rest", "login", "vic")
+    reader = ThreadPoolExecutor(1)
+    found = reader.submit(lambda: (log.flush(), [each.entry.target for each in records(store.lines())])[1])
+    assert not found.done()
+
+    store.may_write.set()
+
+    assert found.result(20) == ["ann", "vic"]
+    reader.shutdown()
+    log.stop()
+
+
+def test_a_reader_does_not_wait_for_a_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openq.server.audit.READ_S", 600)
+    log = AuditLog(FailingStore(), lambda: 5)
+    log.record("rest", "delete_queue", "orders")
+
+    log.flush()
+
+    assert log.waiting == 1
+    log.stop()
 
 
 def test_what_finds_no_room_is_counted(

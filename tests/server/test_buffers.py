@@ -211,7 +211,9 @@ def metrics(wire: RawHttpClient) -> dict[str, float]:
     return {name: float(value) for name, _, value in found}
 
 
-def test_amqp_clients_over_the_ceiling_are_told_and_others_go_on(server: tuple[InProcessServer, int]) -> None:
+def test_amqp_clients_over_the_ceiling_are_refused_and_others_go_on(
+    server: tuple[InProcessServer, int],
+) -> None:
     running, port = server
     with ExitStack() as stack:
         wire = stack.enter_context(running.wire())
@@ -354,7 +356,7 @@ def test_properties_in_a_transaction_over_the_ceiling_cut_the_one_that_has_most(
     until(lambda: buffers.held == 0)
 
 
-def test_transactions_of_several_channels_over_the_limit_of_a_connection_are_told(
+def test_transactions_of_several_channels_over_the_limit_of_a_connection_are_refused(
     server: tuple[InProcessServer, int],
 ) -> None:
     running, port = server
@@ -445,7 +447,9 @@ def spoken_to(sockets: list[socket.socket]) -> list[socket.socket]:
     return select.select(sockets, [], [], 0)[0]
 
 
-def test_http_clients_over_the_ceiling_are_told_and_others_go_on(server: tuple[InProcessServer, int]) -> None:
+def test_http_clients_over_the_ceiling_are_refused_and_others_go_on(
+    server: tuple[InProcessServer, int],
+) -> None:
     running, port = server
     half = request_bytes("POST", "/", b"x" * 3 * MIB)[:-1]
     with ExitStack() as stack:

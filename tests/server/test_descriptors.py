@@ -83,7 +83,7 @@ def _answers(server: Served) -> bool:
         return False
 
 
-def test_a_client_that_is_refused_is_told_why(tmp_path: Path) -> None:
+def test_a_refused_client_gets_the_reason(tmp_path: Path) -> None:
     amqp = free_port()
     server = Served(["--memory", "--amqp-port", str(amqp), "--max-connections", "3"], free_port())
     try:

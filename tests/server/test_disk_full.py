@@ -198,7 +198,7 @@ def test_consumers_go_on_while_the_disk_is_full(full: Full) -> None:
     assert dead["ready"] == 1  # its one receive was used up: a move, with the disk full
 
 
-def test_health_tells_of_a_full_disk_and_stays_up_for_consumers(full: Full) -> None:
+def test_health_reports_a_full_disk_and_stays_up_for_consumers(full: Full) -> None:
     ready = full.wire.get("/readyz")
     metrics = full.wire.get("/metrics").body
 
@@ -298,7 +298,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_health_is_red(tmp_path:
         broker.close()
 
 
-def test_all_who_wait_for_a_commit_that_fails_are_told(tmp_path: Path) -> None:
+def test_all_waiters_of_a_commit_that_fails_get_an_error(tmp_path: Path) -> None:
     disk = Breaking(tmp_path)
     with in_process_server(indoor_broker(tmp_path, disk)) as server:
         with server.wire() as wire:

@@ -75,14 +75,14 @@ def names(talk: RawClient) -> list[str]:
     return [answer[1] for answer in talk.received]
 
 
-def test_a_publish_with_confirms_is_refused_and_the_client_told_why(full: Full) -> None:
+def test_a_publish_with_confirms_is_refused_with_the_reason(full: Full) -> None:
     assert full.accepted > 10
     assert names(full.talk) == ["connection.blocked"]
     assert full.talk.received[0][2] == {"reason": "low on disk"}
     assert not full.send()
 
 
-def test_a_client_that_comes_later_is_told_too_and_one_that_does_not_care_is_not(full: Full) -> None:
+def test_a_client_that_connects_later_is_notified_too_unless_it_lacks_the_capability(full: Full) -> None:
     with RawClient(full.port) as late, RawClient(full.port, capabilities={}) as simple:
         late.declare("q", passive=True)
         assert late.receive_methods("connection.blocked", 1) or "connection.blocked" in names(late)

@@ -77,7 +77,7 @@ def test_the_body_after_an_offer_to_upgrade_is_no_request(framing: Framing, vers
         assert seen == [("POST", b"/x", inner)]
 
 
-def test_many_offers_to_upgrade_in_one_piece_are_all_passed_over(framing: Framing) -> None:
+def test_many_offers_to_upgrade_in_one_piece_are_all_ignored(framing: Framing) -> None:
     offer = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 
     seen, statuses = framing.see([offer * 3_000])

@@ -173,7 +173,7 @@ def test_a_thousand_pipelined_requests_are_all_answered_in_order(running: Runnin
         sender.join()
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(running: Running) -> None:
+def test_a_client_that_sends_expect_gets_100_continue(running: Running) -> None:
     with Client(running.port) as client:
         client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
         assert client.answer()[0] == 100
@@ -263,7 +263,7 @@ def test_an_ambiguous_request_is_refused_and_the_connection_closed(running: Runn
     assert all(target != b"/smuggled" for _, target, _ in running.seen)
 
 
-def test_an_offer_to_upgrade_is_passed_over(running: Running) -> None:
+def test_an_offer_to_upgrade_is_ignored(running: Running) -> None:
     offer = (
         b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
     )
@@ -358,7 +358,7 @@ def test_a_client_that_reads_nothing_is_cut_off() -> None:
     assert running.listener.requests < 8
 
 
-def test_one_connection_too_many_is_told_so() -> None:
+def test_one_connection_too_many_is_refused_with_the_reason() -> None:
     running = Running(HttpLimits(connections=2))
     try:
         with Client(running.port) as first, Client(running.port) as second:
@@ -376,7 +376,7 @@ def test_one_connection_too_many_is_told_so() -> None:
         running.stop()
 
 
-def test_a_handler_that_waits_is_told_when_its_client_hangs_up(running: Running) -> None:
+def test_a_waiting_handler_is_notified_when_its_client_disconnects(running: Running) -> None:
     gone = threading.Event()
     with Client(running.port) as client:
         client.send(post(path=b"/wait"))

@@ -92,7 +92,7 @@ class RunningServer:
     def unknown_paths(self) -> list[str]:
         """Files that are not what a data directory is made of, and not where it is."""
         known = re.compile(
-            r"d(/(LOCK|users\.json|users\.json\.lock|series\.dat|journal|snapshots|audit)"
+            r"d(/(LOCK|FORMAT|users\.json|users\.json\.lock|series\.dat|journal|snapshots|audit)"
             r"|/(journal|snapshots|audit)/[0-9a-z.-]+)?"
         )
         names = (str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
@@ -116,12 +116,12 @@ def path_of(name: str) -> str:
     return quote(name, safe="")
 
 
-@pytest.mark.parametrize("door", ["path", "body"])
-def test_any_name_is_kept_as_it_is_or_refused(running: RunningServer, door: str) -> None:
+@pytest.mark.parametrize("where", ["path", "body"])
+def test_any_name_is_kept_as_it_is_or_refused(running: RunningServer, where: str) -> None:
     wire = running.wire
     kept = []
     for name in NAMES:
-        if door == "path":
+        if where == "path":
             answer = wire.rest("PUT", f"queues/{path_of(name)}", {})
         else:
             answer = wire.rest("POST", "queues", {"name": name})

@@ -355,7 +355,7 @@ def test_every_long_poll_wakes_and_each_message_goes_to_one(tmp_path: Path) -> N
         assert metric(healthy, "openq_long_polls") == 0
 
 
-def test_whoever_hangs_up_while_waiting_takes_no_message_along(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_while_waiting_takes_no_message_along(tmp_path: Path) -> None:
     with served(tmp_path / "d") as server, RawHttpClient(server.port) as healthy:
         create(healthy, "q")
         for n in range(40):
@@ -449,7 +449,7 @@ def finish(server: Served) -> int:
     return server.stop()
 
 
-def test_sigterm_answers_those_who_wait_and_tells_what_is_safe(tmp_path: Path) -> None:
+def test_sigterm_answers_long_polls_and_reports_what_is_stored(tmp_path: Path) -> None:
     server = start(tmp_path / "d").wait()
     with ExitStack() as stack:
         healthy = stack.enter_context(RawHttpClient(server.port))

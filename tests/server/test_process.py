@@ -19,8 +19,9 @@ import openq.server.app
 from openq.config import Config
 from openq.errors import InvalidSetting
 from openq.local.broker import LocalBroker
-from openq.server.app import PortTaken, Server, tls_context
+from openq.server.app import Server, tls_context
 from openq.server.listener import new_loop
+from openq.server.ports import PortTaken
 from tests.certificates import make_certificate
 from tests.serving import free_port, served, start, taken_port
 from tests.waiting import until

@@ -137,6 +137,16 @@ def test_a_file_that_cannot_be_read_is_answered_with_its_mistake(
     assert "max_connections" in answer.json()["detail"]
 
 
+def test_a_certificate_for_the_restart_is_read_too(server: InProcessServer, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.pem")
+
+    status, found = ask_reload(server, tls_cert=missing, tls_key=missing, max_connections=5)
+
+    assert status == 409
+    assert f"cannot read the certificate {missing}: No such file or directory" in found["detail"]
+    assert server.server.config.max_connections == 20_000
+
+
 def test_the_logs_on_demand_are_switched_on_and_off(server: InProcessServer) -> None:
     def handler() -> object:
         return server.server.listener.handler
@@ -176,7 +186,7 @@ def test_sighup_says_what_changed_and_what_needs_a_restart(tmp_path: Path) -> No
     assert events(server, "stopped") == []  # below the new level
 
 
-def test_a_broken_file_changes_nothing_and_a_second_sighup_mends_it(tmp_path: Path) -> None:
+def test_a_broken_file_changes_nothing_and_a_second_sighup_applies_the_corrected_one(tmp_path: Path) -> None:
     file = tmp_path / "openq.toml"
     file.write_text("")
     with served(None, "--config", str(file)) as server:

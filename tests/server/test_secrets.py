@@ -17,8 +17,9 @@ from botocore.exceptions import ClientError
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.server.announcement import banner
-from openq.server.app import NoCredentials, Server
+from openq.server.app import Server
 from openq.server.listener import new_loop
+from openq.server.user_stores import NoCredentials
 from tests.cli.helpers import CommandResult, run_openq
 from tests.server.raw_http import Answer, RawHttpClient, request_bytes, rest_request
 from tests.serving import Served, served, start
@@ -167,7 +168,7 @@ def look_everywhere(server: Served, data: Path, told: ObservedTexts, wire: RawHt
         told.note(f"/proc {name}", Path(f"/proc/{server.pid}/{name}").read_bytes())
 
 
-def test_no_secret_is_told_to_anybody_but_its_owner(tmp_path: Path) -> None:
+def test_no_secret_is_shown_to_anybody_but_its_owner(tmp_path: Path) -> None:
     data = tmp_path / "d"
     password_file = tmp_path / "pw"
     password_file.write_text(PASSWORD + "\n")

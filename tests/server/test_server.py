@@ -42,7 +42,7 @@ def add_admin(data: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
-def test_it_says_where_it_is_and_what_is_safe_when_it_stops(tmp_path: Path) -> None:
+def test_it_reports_its_address_and_what_is_stored_when_it_stops(tmp_path: Path) -> None:
     with served(tmp_path / "data") as server:
         assert any(f"{server.url}/api/v1/" in line for line in server.lines)
         create(server.url, "orders")
@@ -96,7 +96,7 @@ def test_a_port_that_is_taken_is_an_error_that_says_what_to_do() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_second_server_on_the_same_data_is_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_server_on_the_same_data_is_refused_with_the_holder(tmp_path: Path) -> None:
     with served(tmp_path) as first:
         done = subprocess.run(
             [sys.executable, "-m", "openq", "serve", "--data", str(tmp_path), "--port", "0"],

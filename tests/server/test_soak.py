@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,11 @@ ROUNDS = 4
 CONNECTIONS = 6
 # The journal's own: a segment more or less is no leak.
 ALLOWED = {"SegmentFile", "SpareSegment", "_OpenSegment", "CachedSpan", "SegmentInfo"}
-# Of the history of counts, for each queue.
-ALLOWED |= {"QueueCounts", "QueueTimes", "_Buckets", "_Queue"}
+# Of an index that is being made of a full segment, in the background.
+ALLOWED |= {"WorkRests", "SegmentScan", "BlockHead", "Block"}
+# Of the history of counts and of the alerts, for each queue, made when they are first evaluated. Alerts are
+# stored in a bucket.
+ALLOWED |= {"QueueCounts", "QueueTimes", "_Buckets", "_Queue", "Track", "Alert", "Bucket", "StoredValue"}
 
 
 def work(kind: type[Client], ports: tuple[int, int]) -> None:
@@ -77,7 +81,8 @@ def test_nothing_is_left_of_clients_that_are_gone(protocol: str, tmp_path: Path)
                 more = counted() - before
                 return {name: n for name, n in more.items() if name.rpartition(".")[2] not in ALLOWED}
 
-            until(lambda: not left() or sum(left().values()) <= 3)  # an answer may be on its way out
+            with suppress(AssertionError):  # the next line says what is left
+                until(lambda: sum(left().values()) <= 3)  # an answer may be on its way out
             assert sum(left().values()) <= 3, left()
         finally:
             gc.enable()

@@ -14,10 +14,10 @@ import pika
 import pytest
 from botocore.config import Config as BotoConfig
 
-from openq.broker.interface import Waiting
+from openq.broker.waiters import Waiter
 from openq.config import Config
 from openq.errors import QueueNotFound, StoreUnavailable
-from openq.model import QueueSettings
+from openq.model import Delivery, QueueSettings
 from tests.server.in_process import InProcessServer, in_process_server
 from tests.server.suspending import SuspendingBroker
 from tests.serving import free_port
@@ -150,17 +150,17 @@ def test_consumers_that_come_and_go_never_starve(running: RunningServer) -> None
 def test_a_queue_that_another_server_deletes_during_a_consume_cancels_its_consumer(
     running: RunningServer,
 ) -> None:
-    """A store that servers share finds it gone with the first question about it, before any waiter waits."""
+    """A store that servers share finds it gone with the first call for it, before any waiter waits."""
     connection = running.connect()
     channel = connection.channel()
     channel.queue_declare("brief")
     cancelled: list[object] = []
     channel.add_on_cancel_callback(cancelled.append)
 
-    def waiting(queue: str) -> Waiting:
+    def add_waiter(queue: str, waiter: Waiter) -> None:
         raise QueueNotFound(queue)
 
-    running.broker.waiting = waiting  # type: ignore[method-assign]
+    running.broker.add_waiter = add_waiter  # type: ignore[method-assign]
     channel.basic_consume("brief", lambda *_: None)
 
     def is_cancelled() -> bool:
@@ -176,14 +176,14 @@ def test_a_store_that_fails_during_a_consume_is_asked_again(running: RunningServ
     channel = connection.channel()
     channel.queue_declare("jobs")
     channel.basic_publish("", "jobs", b"one")
-    answer, failures = running.broker.waiting, iter(range(2))
+    answer, failures = running.broker.add_waiter, iter(range(2))
 
-    def waiting(queue: str) -> Waiting:
+    def add_waiter(queue: str, waiter: Waiter) -> list[Delivery] | None:
         if next(failures, None) is not None:
             raise StoreUnavailable("Redis is unreachable")
-        return answer(queue)
+        return answer(queue, waiter)
 
-    running.broker.waiting = waiting  # type: ignore[method-assign]
+    running.broker.add_waiter = add_waiter  # type: ignore[method-assign]
 
     _, _, body = next(channel.consume("jobs", inactivity_timeout=30))
     assert body == b"one"

@@ -187,6 +187,8 @@ OURS: list[tuple[ours.OpenQError, str, int]] = [
     (ours.CannotOpen("/d", "not a directory"), "InternalError", 500),
     (ours.JournalDamaged("f", 1, "crc"), "InternalError", 500),
     (ours.DirectoryInUse("/d", 1), "ServiceUnavailable", 503),
+    (ours.NewerFormat("/d", "format 2", "OpenQ reads 1"), "InternalError", 500),
+    (ours.UnfinishedMigration("/d", "redis://h", "openq migrate"), "InternalError", 500),
     (ours.HistoryUnavailable("gone"), "ResourceNotFoundException", 404),
     (ours.Closed(), "ServiceUnavailable", 503),
     (ours.ConnectionClosed("maintenance"), "ServiceUnavailable", 503),

@@ -8,10 +8,15 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import boto3
 import pytest
+from botocore.config import Config as BotoConfig
+from botocore.exceptions import ClientError
 
+from openq.auth.rules import Rule
 from openq.config import Config
 from openq.local.broker import LocalBroker
+from openq.server.http_request import HttpRequest
 from tests.server.in_process import InProcessServer, in_process_server
 
 
@@ -84,7 +89,11 @@ def test_a_message_is_sent_and_received_alike(server: InProcessServer, body: str
     for long in (False, True):
         sent = call(server, "SendMessage", {"QueueUrl": url, "MessageBody": body}, long)
         received = call(server, "ReceiveMessage", {"QueueUrl": url}, long)
-        answers.append((sent[0], shape(sent[1]), received[0], shape(received[1])))
+        answers.append([(status, shape(reply)) for status, reply in (sent, received)])
+        for message in received[1].get("Messages", []):
+            members = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
+            # The second time is late, and no error.
+            answers[-1] += [call(server, "DeleteMessage", members, long) for _ in range(2)]
 
     assert answers[0] == answers[1]
 
@@ -126,11 +135,12 @@ def test_a_batch_is_sent_received_and_deleted_alike(
 )
 def test_a_handle_that_is_none_is_refused_alike(server: InProcessServer, handle: str) -> None:
     url = url_of(server, "handles")
-    members = {"QueueUrl": url, "Entries": [{"Id": "a", "ReceiptHandle": handle}]}
-
-    assert call(server, "DeleteMessageBatch", members, False) == call(
-        server, "DeleteMessageBatch", members, True
-    )
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": handle}),
+        ("DeleteMessageBatch", {"QueueUrl": url, "Entries": [{"Id": "a", "ReceiptHandle": handle}]}),
+    ]
+    for action, members in calls:
+        assert call(server, action, members, False) == call(server, action, members, True)
 
 
 @pytest.mark.parametrize(
@@ -203,3 +213,69 @@ def test_an_id_that_only_begins_like_ours_is_answered(server: InProcessServer) -
     assert status == 200
     assert len(received["Messages"]) == 2
     assert f"{prefix}zz" in {each["MessageId"] for each in received["Messages"]}
+
+
+def client_of(server: InProcessServer, user: str) -> Any:
+    key = server.server.store.create_key(user)
+    return boto3.client(
+        "sqs",
+        endpoint_url=f"http://127.0.0.1:{server.port}",
+        region_name="us-east-1",
+        aws_access_key_id=key.id,
+        aws_secret_access_key=key.secret,
+        config=BotoConfig(retries={"total_max_attempts": 1}),
+    )
+
+
+def test_a_user_sends_alike_and_only_while_it_may() -> None:
+    config = Config(memory=True, drain_timeout_s=1)
+    with in_process_server(LocalBroker(None), config) as server:
+        store = server.server.store
+        store.add_user("root", role="admin", is_root=True)
+        store.add_user("ann", rules=[Rule("allow", frozenset(["send", "receive", "peek"]), "jobs*")])
+        root, ann = client_of(server, "root"), client_of(server, "ann")
+        handler = server.server.sqs
+        fast_path, seen = handler.fast_path, []
+
+        def counted(action: Any) -> Any:
+            def run(request: HttpRequest, *rest: Any) -> bool:
+                taken: bool = action(request, *rest)
+                seen.append((request.user, taken))
+                return taken
+
+            return run
+
+        url = root.create_queue(QueueName="jobs")["QueueUrl"]
+        other = root.create_queue(QueueName="other")["QueueUrl"]
+        shown = []
+        for path in ({}, {name: counted(action) for name, action in fast_path.items()}):
+            handler.fast_path = path
+            ann.send_message(QueueUrl=url, MessageBody="one")
+            ann.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "two"}])
+            received = ann.receive_message(QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["SenderId"])
+            messages = received["Messages"]
+            shown.append([(each["Body"], each["Attributes"]) for each in messages])
+            ann.delete_message(QueueUrl=url, ReceiptHandle=messages[0]["ReceiptHandle"])
+            rest = [{"Id": "a", "ReceiptHandle": messages[1]["ReceiptHandle"]}]
+            ann.delete_message_batch(QueueUrl=url, Entries=rest)
+        assert shown[0] == shown[1] == [("one", {"SenderId": "ann"}), ("two", {"SenderId": "ann"})]
+        # The receive asks for attributes, and is left to the slow path.
+        assert seen == [("ann", True), ("ann", True), ("ann", False), ("ann", True), ("ann", True)]
+
+        def is_refused(client: Any, url: str) -> bool:
+            try:
+                client.send_message(QueueUrl=url, MessageBody="no")
+            except ClientError as error:
+                return error.response["Error"]["Code"] in ("AccessDenied", "AccessDeniedException")
+            return False
+
+        root.send_message(QueueUrl=other, MessageBody="known to the fast path")
+        assert is_refused(ann, other)
+        store.set_rules("ann", [Rule("allow", frozenset(["receive"]), "jobs*")])
+        assert is_refused(ann, url)
+        store.set_rules("ann", [Rule("allow", frozenset(["send"]), "jobs*")])
+        assert not is_refused(ann, url)
+        deny = {"Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
+        root.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+        assert is_refused(ann, url)

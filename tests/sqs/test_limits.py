@@ -117,7 +117,7 @@ def test_without_the_tag_the_limits_are_back(strict: Service) -> None:
     assert limits.NOTE not in strict.broker.settings("orders").notes
 
 
-def test_limits_that_were_not_set_by_a_tag_are_not_taken_away_by_one(strict: Service) -> None:
+def test_limits_that_were_not_set_by_a_tag_are_not_removed_by_one(strict: Service) -> None:
     strict.broker.declare("orders", QueueSettings(notes={limits.NOTE: "relaxed"}))
     url = strict.do("GetQueueUrl", queue_name="orders")["QueueUrl"]
     strict.do("UntagQueue", queue_url=url, tag_keys=["openq:limits"])

@@ -319,7 +319,7 @@ def test_a_policy_is_shown_as_it_was_sent(sqs: Service) -> None:
     assert sqs.attributes(sqs.create("orders", RedrivePolicy=sent))["RedrivePolicy"] == sent
 
 
-def test_an_empty_redrive_policy_takes_it_away(sqs: Service) -> None:
+def test_an_empty_redrive_policy_removes_it(sqs: Service) -> None:
     sqs.create("dead")
     url = sqs.create("orders", RedrivePolicy=redrive_policy("dead"))
     sqs.set(url, RedrivePolicy="")

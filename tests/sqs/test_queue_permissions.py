@@ -9,7 +9,7 @@ from tests.sqs.service import ARN, OTHER, POLICY, Service
 # -- tags --------------------------------------------------------------------------------------
 
 
-def test_tags_are_added_replaced_and_taken_away(sqs: Service) -> None:
+def test_tags_are_added_replaced_and_removed(sqs: Service) -> None:
     url = sqs.create("orders", tags={"team": "a", "empty": ""})
     assert sqs.do("ListQueueTags", queue_url=url) == {"Tags": {"team": "a", "empty": ""}}
 
@@ -44,7 +44,7 @@ def test_tags_that_cannot_be_change_nothing(sqs: Service, tags: dict[str, str], 
 
 
 @pytest.mark.parametrize("keys", [[], [""], ["k" * 129]])
-def test_tags_are_taken_away_by_key(sqs: Service, keys: list[str]) -> None:
+def test_tags_are_removed_by_key(sqs: Service, keys: list[str]) -> None:
     url = sqs.create("orders")
 
     error = sqs.refused("UntagQueue", queue_url=url, tag_keys=keys)
@@ -66,7 +66,7 @@ def _permit(sqs: Service, url: str, label: str, *actions: str, accounts: list[st
     )
 
 
-def test_a_policy_is_kept_word_for_word_and_an_empty_one_takes_it_away(sqs: Service) -> None:
+def test_a_policy_is_kept_word_for_word_and_an_empty_one_removes_it(sqs: Service) -> None:
     url = sqs.create("orders", Policy=POLICY)
     assert sqs.attributes(url, "Policy") == {"Policy": POLICY}
 

@@ -111,7 +111,7 @@ def test_a_namespace_is_an_account_or_an_account_in_a_region() -> None:
         (f"sqs.{WEST}.localhost", "us-east-1", None),
     ],
 )
-def test_the_signature_tells_the_region_and_then_the_host(
+def test_the_signature_decides_the_region_and_then_the_host(
     host: str, signed: str | None, expected: str | None
 ) -> None:
     regions = Regions("us-east-1")
@@ -120,14 +120,14 @@ def test_the_signature_tells_the_region_and_then_the_host(
         assert regions.of_request(request_of(host, signed)) == expected
 
 
-def test_a_presigned_request_tells_its_region_in_the_query() -> None:
+def test_a_presigned_request_has_its_region_in_the_query() -> None:
     target = f"/?Action=ListQueues&X-Amz-Credential=KEY%2F20260131%2F{WEST}%2Fsqs%2Faws4_request".encode()
 
     assert Regions("us-east-1").of_request(request_of(target=target)) == WEST
 
 
 @pytest.mark.parametrize("rest", ["SignedHeaders=host, Signature=00", "Signature=00", "", "x" * 300])
-def test_the_credential_tells_the_region_whatever_follows_it(rest: str) -> None:
+def test_the_credential_names_the_region_whatever_follows_it(rest: str) -> None:
     regions = Regions("us-east-1")
 
     for region in (WEST, "ap-south-1", WEST):
@@ -166,7 +166,7 @@ def test_a_name_exists_once_in_each_region(sqs: Service) -> None:
     assert do(sqs, "ListQueues").queue_urls == [own]
 
 
-def test_a_url_tells_its_region_whoever_calls(sqs: Service) -> None:
+def test_a_url_has_its_region_for_every_caller(sqs: Service) -> None:
     made(sqs, "orders")
     west = made(sqs, "orders", WEST)
 
@@ -238,12 +238,12 @@ def test_an_account_that_is_no_number_uses_the_urls_it_is_given(sqs: Service, ac
     assert set(sqs.broker.queues()) == {"orders", f"@{WEST}.{ACCOUNT}/orders"}
 
 
-def test_an_arn_tells_its_region_once(sqs: Service) -> None:
+def test_an_arn_names_its_region_once(sqs: Service) -> None:
     assert sqs.names.key_of_arn(f"arn:aws:sqs:{WEST}:{ACCOUNT}:orders") == f"@{WEST}.{ACCOUNT}/orders"
     assert sqs.names.key_of_arn(f"arn:aws:sqs:us-east-1:{WEST}.{ACCOUNT}:orders") is None
 
 
-def test_a_url_that_tells_no_region_means_that_of_the_caller_and_then_the_servers_own(sqs: Service) -> None:
+def test_a_url_without_a_region_means_that_of_the_caller_and_then_the_servers_own(sqs: Service) -> None:
     own = made(sqs, "orders")
 
     assert arn(sqs, own, WEST) == ARN + "orders"
@@ -253,7 +253,7 @@ def test_a_url_that_tells_no_region_means_that_of_the_caller_and_then_the_server
     assert arn(sqs, "orders", WEST) == f"arn:aws:sqs:{WEST}:{ACCOUNT}:orders"
 
 
-def test_a_host_that_tells_the_region_makes_the_path_of_its_urls_short(sqs: Service) -> None:
+def test_a_host_with_the_region_makes_the_path_of_its_urls_short(sqs: Service) -> None:
     host = f"sqs.{WEST}.localhost:9324"
 
     west = do(sqs, "CreateQueue", host=host, queue_name="orders").queue_url

@@ -119,6 +119,21 @@ def test_calls_about_several_messages_link_to_them(traced: Protocols, collected:
         assert span.parent_id == ""
 
 
+def test_messages_of_one_publish_share_a_link(traced: Protocols, collected: Receiver) -> None:
+    queue = traced.rest.make(fresh())
+    url = traced.sqs.url(queue)
+    entries = [{"Id": str(at), "MessageBody": "x"} for at in range(3)]
+    traced.sqs.client.send_message_batch(QueueUrl=url, Entries=entries)
+    found = traced.sqs.client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+    for each in found:
+        traced.sqs.client.delete_message(QueueUrl=url, ReceiptHandle=each["ReceiptHandle"])
+
+    publish = collected.one(f"publish {queue}")
+    assert list(collected.one(f"receive {queue}").links) == [(publish.trace_id, publish.span_id)]
+    acks = collected.wait_for(f"ack {queue}", 3)
+    assert {(span.trace_id, span.parent_id) for span in acks} == {(publish.trace_id, publish.span_id)}
+
+
 def test_a_header_of_a_request_is_the_context_of_its_messages(traced: Protocols, collected: Receiver) -> None:
     queue = traced.rest.make(fresh())
     url = f"{traced.server.url}/api/v1/queues/{queue}/messages"

@@ -57,10 +57,13 @@ def test_what_happens_to_a_message_is_sent_in_order(client: Client, name: str, e
 
 def test_only_selected_events_are_sent(client: Client, name: str, endpoint: Endpoint) -> None:
     client.queue(f"{name}-other")
-    declare_events(client, name, endpoint.url, events={"events": ["published"], "types": ["a"]})
+    declare_events(
+        client, name, endpoint.url, events={"events": ["published"], "types": ["a"], "attributes": {"n": 1}}
+    )
     publish(client, f"{name}-other", 1, message_type="a")
     publish(client, name, 1, message_type="b")
-    publish(client, name, 1, message_type="a")
+    publish(client, name, 1, message_type="a", attributes={"n": 2})
+    publish(client, name, 1, message_type="a", attributes={"n": 1})
     until(lambda: endpoint.seen)
 
     [event] = documents(endpoint)

@@ -169,14 +169,15 @@ def test_a_batch_is_one_array_and_is_acked_as_one(client: Client, name: str, end
     Webhook(made["secret"]).verify(body, headers)
 
 
-def test_only_messages_of_the_types_are_sent(client: Client, name: str, endpoint: Endpoint) -> None:
-    declare(client, name, endpoint.url, types=["order"])
-    publish(client, name, "other", message_type="other")
-    publish(client, name, "order", message_type="order")
+def test_only_selected_messages_are_sent(client: Client, name: str, endpoint: Endpoint) -> None:
+    declare(client, name, endpoint.url, types=["order"], attributes={"shop": ["eu", "us"]})
+    publish(client, name, "other", message_type="other", attributes={"shop": "eu"})
+    publish(client, name, "elsewhere", message_type="order", attributes={"shop": "asia"})
+    publish(client, name, "order", message_type="order", attributes={"shop": "eu"})
     until_acked(client, name, 1)
 
     assert endpoint.bodies == [b"order"]
-    assert stats(client, name)["ready"] == 1
+    assert stats(client, name)["ready"] == 2
 
 
 def test_an_endpoint_that_is_down_is_tried_again(client: Client, name: str, endpoint: Endpoint) -> None:

@@ -78,7 +78,7 @@ def test_a_worker_takes_no_more_than_its_threads_can_run(server: Served) -> None
         until(lambda: len(started) == 2)
         assert (queue.stats().in_flight, queue.stats().ready) == (2, 4)
         release.set()
-        until(lambda: len(queue) == 0)
+        until(lambda: len(started) == 6)
     queue.close()
     app.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,8 +33,8 @@ _PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)(?::([a-z]+)(?: ([a-z]+))?)?\}", re.AS
 class RuleNotFound(InvalidSetting):
     code = "alert_rule_not_found"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"alert rule {name!r} does not exist")
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"alert rule {name[:100]!r} does not exist{suggestion(name, known)}")
         self.name = name
 
 
@@ -159,14 +159,23 @@ def read_limit(value: object) -> float:
     return float(number)
 
 
-def changed(rule: Rule | None, name: str, fields: Mapping[str, Any]) -> Rule:
-    """A rule with other fields: those of `Rule`, and limits by their names. None: a new rule."""
+def suggestion(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # imported late: only for mistakes
+
+    near = get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def changed(rule: Rule | None, name: str, fields: Mapping[str, Any], known: Iterable[str] = ()) -> Rule:
+    """A rule with other fields: those of `Rule`, and limits by their names. None: a new rule; `known` are the
+    others, one of which may have been meant."""
     values: dict[str, Any] = {key: value for key, value in fields.items() if key != "limits"}
     limits = fields.get("limits", {})
     if rule is None:
         for key in ("expression", "summary"):
             if not values.get(key):
-                raise InvalidSetting(f"{name!r} is not a built-in rule: a new one needs {key}")
+                meant = suggestion(name, known)
+                raise InvalidSetting(f"{name!r} is not a built-in rule: a new one needs {key}{meant}")
         return Rule(name=name, limits=dict(limits), **values)
     unknown = [key for key in limits if key not in rule.limits]
     if unknown and "expression" not in values:
@@ -229,6 +238,38 @@ def render(template: str, names: Mapping[str, str], figures: Mapping[str, float]
         return text if noun is None else f"{text} {noun}" if text == "1" else f"{text} {noun}s"
 
     return one_line(_PLACE.sub(place, template))
+
+
+# What a sample of an alert says: it looks like a real one, and is marked as a test.
+SAMPLE_NAMES = {
+    "queue": "orders",
+    "dead_letter": "orders-dead",
+    "visibility": "30",
+    "largest_queue": "orders",
+    "largest_size": "1.2 GiB",
+    "full_place": "the disk of ./openq-data",
+    "data": "./openq-data",
+    "cursor": "reader",
+    "webhook": "shop",
+    "schedule": "report",
+    "reason": "",
+    "detail": "",
+    "worker": "worker-1",
+    "pid": "4711",
+    "host": "this machine",
+    "runs": "MODULE:APP",
+    "peers": "",
+    "certificate": "server.pem",
+    "store_flag": "",
+    "server": "this server",
+}
+_SAMPLE_FIGURES = {"percent": 0.25, "duration": 600.0, "bytes": float(1 << 30), "rate": 2.5}
+
+
+def sample_figures(rule: Rule) -> dict[str, float]:
+    """A value for each figure in the texts of a rule."""
+    places = _PLACE.findall(f"{rule.summary} {rule.action}")
+    return {name: _SAMPLE_FIGURES.get(unit, 12.0) for name, unit, _ in places if name not in SAMPLE_NAMES}
 
 
 def render_command(template: str, names: Mapping[str, str]) -> str:

@@ -278,7 +278,7 @@ def read_rule(name: str, table: Mapping[str, object], where: str, base: Rule | N
     if limits:
         found["limits"] = limits
     try:
-        CompiledRule(changed(base or BY_NAME.get(name), name, found))
+        CompiledRule(changed(base or BY_NAME.get(name), name, found, BY_NAME))
     except InvalidSetting as error:
         raise InvalidAlerts(f"{where}: {error}") from None
     return found

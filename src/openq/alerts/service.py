@@ -20,7 +20,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..alert_rules.rule import CompiledRule, Rule, RuleNotFound, changed, render, render_command
+from ..alert_rules.rule import (
+    SAMPLE_NAMES,
+    CompiledRule,
+    Rule,
+    RuleNotFound,
+    changed,
+    render,
+    render_command,
+    sample_figures,
+)
 from ..alert_rules.tables import AlertConfig, read_rule, rules_of
 from ..auth.failed_logins import RefusedLogin
 from ..broker.events import ALERT
@@ -47,6 +56,7 @@ STORE_FAILED = "store-failed"
 STOP_S = 5.0
 KEPT_MS = 3_600_000  # how long resolved alerts are kept, for flap damping
 MAX_KEPT = 500
+MAX_CPU_SHARE = 0.05  # of a core, for evaluations
 MAX_RULES = 200
 MAX_SILENCES = 200
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
@@ -69,6 +79,12 @@ class Book:
         return self.evaluator.alerts
 
 
+def pause_s(interval_s: float, spent_s: float) -> float:
+    """The time until the next evaluation. With very many queues it is longer than the interval: the thread
+    shares a core with every request."""
+    return max(interval_s, spent_s / MAX_CPU_SHARE)
+
+
 class AlertService:
     def __init__(self, context: ServerContext) -> None:
         self.context = context
@@ -88,6 +104,7 @@ class AlertService:
         self._is_owner = not self.has_peers
         self._claimed_s = -1e9
         self._owner = ""
+        self._left_to_owner: set[str] = set()  # alerts that the last owner tells, unless it is gone too
         self._unsaved: list[HistoryEntry] = []
         self._trouble = ""
         self._sources = Sources(context, "")
@@ -164,6 +181,7 @@ class AlertService:
             self._wake.wait(max(0.01, next_s - time.monotonic()))
             self._wake.clear()
             is_due = time.monotonic() >= next_s
+            began_s = time.thread_time()
             try:
                 if self._must_stop():
                     return
@@ -182,7 +200,7 @@ class AlertService:
                 self.errors += 1
                 log.exception("alerts: the evaluation failed")
             if is_due:
-                next_s = time.monotonic() + self._config.interval_s
+                next_s = time.monotonic() + pause_s(self._config.interval_s, time.thread_time() - began_s)
 
     def _begin(self) -> None:
         """What is counted from now on is news to the rules."""
@@ -416,6 +434,9 @@ class AlertService:
                 book.is_changed |= alert.id in book.alerts or alert.state == PENDING
             if alert.state == PENDING:
                 continue
+            # Who owned the alerts when it fired decides: the store may have another owner when it is back.
+            if alert.rule == STORE_FAILED and alert.state == FIRING:
+                (self._left_to_owner.discard if self._is_owner else self._left_to_owner.add)(alert.id)
             queue = alert.queue
             level = _LEVELS[alert.severity] if alert.state == FIRING else logging.INFO
             emit(
@@ -449,11 +470,10 @@ class AlertService:
         del self._unsaved[:-500]
 
     def _offered(self, now_ms: int) -> list[Alert]:
-        is_quiet = self.has_peers and not self._is_owner
         return [
             alert
             for alert in self._own_alerts().values()
-            if not (is_quiet and alert.rule == STORE_FAILED and now_ms - alert.fired_ms < ORPHAN_MS)
+            if alert.id not in self._left_to_owner or now_ms - alert.fired_ms >= ORPHAN_MS
         ]
 
     def _take_results(self) -> None:
@@ -468,6 +488,7 @@ class AlertService:
                 is_old = now_ms - alert.resolved_ms > KEPT_MS or len(book.alerts) > MAX_KEPT
                 if is_old and self._notifier.is_done(alert, now_ms):
                     del book.alerts[alert.id]
+                    self._left_to_owner.discard(alert.id)
                     book.is_changed = True
 
     def _save(self) -> None:
@@ -514,10 +535,10 @@ class AlertService:
         return {name: (rule, origins.get(name, "builtin")) for name, rule in self._merged(stored).items()}
 
     def rule(self, name: str) -> tuple[Rule, str]:
-        found = self.rules().get(name)
-        if found is None:
-            raise RuleNotFound(name)
-        return found
+        rules = self.rules()
+        if name not in rules:
+            raise RuleNotFound(name, rules)
+        return rules[name]
 
     def put_rule(self, name: str, fields: Mapping[str, Any]) -> Rule:
         """Change a rule, or add one. `fields` are those of `tables.RULE_KEYS`. Raises InvalidSetting."""
@@ -535,7 +556,7 @@ class AlertService:
     def reset_rule(self, name: str) -> None:
         """As the configuration has it; an own rule is gone."""
         if not self.store.delete_rule(name) and name not in rules_of(self._config):
-            raise RuleNotFound(name)
+            raise RuleNotFound(name, self.rules())
         self.changed()
 
     def silence(self, silence: Silence) -> None:
@@ -586,9 +607,8 @@ class AlertService:
         """An alert that is not one, to try the destinations."""
         rule, _ = self.rule(name)
         now_ms = self.context.now_ms()
-        names = {"server": self.server, "queue": "orders", "dead_letter": "orders-dead", "cursor": "reader"}
-        names |= {"webhook": "shop", "schedule": "report", "worker": "worker-1", "largest_queue": "orders"}
-        shown = dict(rule.limits)
+        names = {**SAMPLE_NAMES, "server": self.server}
+        shown = {**sample_figures(rule), **rule.limits}
         return Alert(
             id=alert_id(name, "test", "", self.server),
             rule=name,

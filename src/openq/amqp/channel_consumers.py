@@ -240,6 +240,7 @@ class ChannelConsumers:
             if not readable:
                 return False
             channel.traffic.delivered += 1
+            connection.delivered += 1
             if method.no_ack:
                 channel.traffic.acking()
                 broker.ack(queue_key, receipt)
@@ -281,6 +282,7 @@ class ChannelConsumers:
         """Write basic.deliver for each. Bodies are loaded, and the consumer's capacity is reserved."""
         connection = self._connection
         self._channel.traffic.delivered += len(deliveries)
+        connection.delivered += len(deliveries)
         dispatcher = consumer.dispatcher
         out = connection.out
         unacked = self._unacked.by_tag

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from struct import Struct
 
 from .. import amqp_fields
-from ..amqp_fields import is_plain
 from ..broker.interface import KnownQueue
 from ..errors import OpenQError
 from ..names import qualified_name
@@ -87,6 +86,7 @@ class ChannelPublisher:
         """How many messages were processed before the disk was full, and which of them a queue refused."""
         done, refused = self._publish_run(method, all_properties, bodies)
         self._channel.traffic.published += done - len(refused)
+        self._connection.published += done - len(refused)
         return done, refused
 
     def _publish_run(
@@ -103,10 +103,7 @@ class ChannelPublisher:
         refused: list[int] = []
         at = 0
         while at < len(bodies):
-            end = at
-            if single is not None:
-                while end < len(bodies) and is_plain(all_properties[end]):
-                    end += 1
+            end = at if single is None else self._vhost.shapes.plain_until(all_properties, at)
             try:
                 if single is None or end == at:
                     end = at + 1

@@ -106,7 +106,9 @@ class AmqpConnection:
         self.can_write = True
         self.is_stalled = False  # the client does not read its answers, so it is not read from
         self.is_blocked = False  # the client was sent connection.blocked
-        self.sent_bytes = 0
+        self.received_bytes = self.sent_bytes = 0
+        self.published = self.delivered = 0
+        self.last_error = ""
         self.argument_bytes = 0  # encoded arguments of its consumers
         # Pending until everything that was read is processed; dicts, because they keep the order.
         self.to_confirm: dict[ChannelPublisher, None] = {}
@@ -409,6 +411,7 @@ class AmqpConnection:
         channel.release()
         self.reader.skip_content(channel.number)
         class_id, method_id = _method_ids(payload)
+        self.last_error = error.reply_text
         self.send(channel.number, m.ChannelClose(error.code, error.reply_text, class_id, method_id))
         self.server.count_error(error.code)
 

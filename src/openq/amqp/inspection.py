@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..amqp_fields import decode_table
-from ..server.connection_info import ChannelInfo, ConnectionInfo, ConsumerInfo, IdOf
+from ..server.connection_info import MAX_ERROR, ChannelInfo, ConnectionInfo, ConsumerInfo, IdOf
 from .consumer import AmqpConsumer
 
 if TYPE_CHECKING:
@@ -117,6 +117,11 @@ def describe_connection(connection: AmqpConnection, unsent_bytes: int, id_of: Id
         name=name[:200] if isinstance(name, str) else "",
         in_flight=sum(len(each.unacked) for each in channels),
         unsent_bytes=unsent_bytes,
+        published=connection.published,
+        delivered=connection.delivered,
+        received_bytes=connection.received_bytes,
+        sent_bytes=connection.sent_bytes,
+        last_error=connection.last_error[:MAX_ERROR],
         channels=[_describe_channel(each) for each in channels],
         consumers=[
             _describe_consumer(channel, consumer)

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Sized
 from typing import Any, NamedTuple
 
 from .. import amqp_fields
-from ..amqp_fields import AmqpProperties, MalformedProperties
+from ..amqp_fields import AmqpProperties, MalformedProperties, PlainShapes
 from ..broker.interface import KnownQueue
 from ..errors import OutOfRoom
 from ..model import ENCODING_BYTES, MAX_SPAN_MS, Draft, Properties, plain_options
@@ -181,6 +181,7 @@ class VhostPublisher:
         self._cache_count = cache_count or PublishCacheCount()
         self._targets: dict[bytes, PublishTarget] = {}
         self._properties: dict[tuple[bytes, PublishTarget], PublishProperties] = {}
+        self.shapes = PlainShapes()
 
     # -- decoding, cached
 

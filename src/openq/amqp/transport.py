@@ -66,6 +66,7 @@ class AmqpSocket(asyncio.Protocol):
         self._connection: AmqpConnection | None = None
         self._is_stalled = False  # the client reads nothing, so it is not read from
         self._suspends = server.context.broker.storage.waits  # work may suspend: bytes are queued meanwhile
+        self._queued: list[bytes] = []
         self._queued_bytes = 0
         self.is_backlogged = False  # more than MAX_QUEUED_BYTES are queued
         self._is_refused = False
@@ -109,6 +110,7 @@ class AmqpSocket(asyncio.Protocol):
             self._transport.close()
         elif connection is not None:
             connection.last_received_s = self._loop_time()
+            connection.received_bytes += len(data)
             if self._suspends:
                 self._enqueue(connection, data)
             else:
@@ -121,14 +123,19 @@ class AmqpSocket(asyncio.Protocol):
             self.pause_reading()
 
     def _enqueue(self, connection: AmqpConnection, data: bytes) -> None:
-        """Feed it after earlier work, which may wait for the store. Pause reading when too much is queued."""
+        """Feed it after earlier work, which may wait for the store. Everything that arrives meanwhile is fed
+        together, so that it becomes as few calls as possible. Pause reading when too much is queued."""
         self._queued_bytes += len(data)
         if self._queued_bytes > MAX_QUEUED_BYTES:
             self.is_backlogged = True
             self.pause_reading()
-        connection.run_in_order(self._feed_queued, connection, data)
+        self._queued.append(data)
+        if len(self._queued) == 1:
+            connection.run_in_order(self._feed_queued, connection)
 
-    def _feed_queued(self, connection: AmqpConnection, data: bytes) -> None:
+    def _feed_queued(self, connection: AmqpConnection) -> None:
+        queued, self._queued = self._queued, []
+        data = queued[0] if len(queued) == 1 else b"".join(queued)
         self._feed(connection, data)
         self._queued_bytes -= len(data)
         if self.is_backlogged and self._queued_bytes <= MAX_QUEUED_BYTES // 4:

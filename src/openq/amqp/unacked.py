@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import takewhile
+from itertools import groupby, takewhile
+from operator import itemgetter
 
 from ..broker.interface import Receipt
 from ..errors import OpenQError, OutOfRoom, StoreError
@@ -16,6 +17,7 @@ from .errors import PRECONDITION_FAILED, AmqpError
 SettleAction = Callable[[str, list[Receipt]], object]
 # The consumer (None for basic.get), the key of the queue, and the delivery.
 UnackedDelivery = tuple["AmqpConsumer | None", str, Delivery]
+_consumer_of: Callable[[UnackedDelivery], AmqpConsumer | None] = itemgetter(0)
 
 
 class UnackedDeliveries:
@@ -46,18 +48,18 @@ class UnackedDeliveries:
 
     def settle(self, tags: Iterable[int], action: SettleAction) -> None:
         """Remove these deliveries, and settle them in the broker, queue by queue."""
-        unacked = self.by_tag
+        pop = self.by_tag.pop
         last = ""
         receipts: list[Receipt] = []
         groups: dict[str, list[Receipt]] = {}
-        taken: list[tuple[int, UnackedDelivery]] = []
+        taken: dict[int, UnackedDelivery] = {}
         unknown: int | None = None
         for tag in tags:
-            found = unacked.pop(tag, None)
+            found = pop(tag, None)
             if found is None:
                 unknown = tag
                 break
-            taken.append((tag, found))
+            taken[tag] = found
             _, queue_key, delivery = found
             if queue_key != last:
                 last = queue_key
@@ -67,15 +69,16 @@ class UnackedDeliveries:
             try:
                 action(queue_key, group)
             except (OutOfRoom, StoreError):
-                self.restore(dict(taken))  # the disk is full, or Redis unreachable: they stay in flight
+                self.restore(taken)  # the disk is full, or Redis unreachable: they stay in flight
                 raise
             except OpenQError:
                 continue  # the queue is deleted, and its messages with it
         to_dispatch = self._connection.to_dispatch
-        for _, (consumer, _, _) in taken:
+        for consumer, deliveries in groupby(taken.values(), _consumer_of):
             if consumer is not None:
-                consumer.unacked -= 1
-                consumer.channel.in_flight -= 1
+                count = sum(1 for _ in deliveries)
+                consumer.unacked -= count
+                consumer.channel.in_flight -= count
                 if not consumer.is_removed:
                     to_dispatch[consumer.dispatcher] = None
         if unknown is not None:

@@ -6,6 +6,7 @@ property list, the content header after class, weight and body size.
     tables.py           field tables: bytes to values, and back
     content_header.py   the properties of a message: decode, encode, change headers
     shown.py            as the other protocols show them
+    plain.py            which properties concern nobody but the consumer
     json_values.py      values as JSON
 """
 
@@ -22,6 +23,8 @@ from .content_header import encode as encode
 from .content_header import with_headers as with_headers
 from .json_values import from_json as from_json
 from .json_values import to_json as to_json
+from .plain import PlainShapes as PlainShapes
+from .plain import is_plain as is_plain
 from .shown import ATTRIBUTE_PROPERTIES as ATTRIBUTE_PROPERTIES
 from .shown import CONTENT_TYPES as CONTENT_TYPES
 from .shown import DEDUP_HEADER as DEDUP_HEADER
@@ -37,7 +40,6 @@ from .shown import attributes_of as attributes_of
 from .shown import dedup_of as dedup_of
 from .shown import encoding_of as encoding_of
 from .shown import group_of as group_of
-from .shown import is_plain as is_plain
 from .shown import plain_value as plain_value
 from .tables import FIXED_SIZES as FIXED_SIZES
 from .tables import MAX_DEPTH as MAX_DEPTH

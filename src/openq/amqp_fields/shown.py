@@ -5,19 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from decimal import Decimal
-from struct import error as StructError
 from typing import Any
 
 from .content_header import SHORT_KIND, AmqpProperties, decode, encode, end_of_field, flags_of
 from .tables import (
-    ARRAY,
-    BYTES,
-    FIXED_SIZES,
     MAX_DEPTH,
     MAX_SHORT,
-    TABLE,
-    TEXT,
-    U32,
     MalformedProperties,
     Timestamp,
     short,
@@ -31,98 +24,6 @@ DEDUP_HEADER = "x-deduplication-header"
 TRACE_HEADER = "x-amzn-trace-id"
 TRACE_ATTRIBUTE = "openq.trace"
 DELAY_HEADERS = ("x-delay", "openq.delay")
-
-
-# Headers that say more than an attribute: of a message with one of them, or with a property that a queue
-# acts upon, `is_plain` says no.
-_INTERPRETED_HEADERS = frozenset(
-    name.encode() for name in ("CC", "BCC", GROUP_HEADER, DEDUP_HEADER, *DELAY_HEADERS)
-)
-_INTERPRETED_FLAGS = 0x0133  # expiration, type, user_id, and flags that are nobody's
-_DIRECT_REPLY = b"\x15amq.rabbitmq.reply-to"
-
-
-def is_plain(amqp_properties: bytes) -> bool:
-    """Whether these are properties in order that concern nobody but the consumer.
-
-    A look without making anything of it: a third of what `decode` costs, for every message of a client whose
-    messages have ids of their own. No is no verdict: `decode` has to say what is the matter.
-    """
-    size = len(amqp_properties)
-    if size < 2:
-        return False
-    flags = amqp_properties[0] << 8 | amqp_properties[1]
-    if flags & _INTERPRETED_FLAGS:
-        return False
-    at = 2
-    try:
-        if flags & 0x8000:
-            at += 1 + amqp_properties[at]
-        if flags & 0x4000:
-            at += 1 + amqp_properties[at]
-        if flags & 0x2000:
-            end = at + 4 + U32.unpack_from(amqp_properties, at)[0]
-            if end > size or not _is_plain_table(amqp_properties, at + 4, end, 0):
-                return False
-            at = end
-        if flags & 0x1000:
-            if amqp_properties[at] not in (1, 2):
-                return False
-            at += 1
-        if flags & 0x0800:
-            if amqp_properties[at]:  # a priority
-                return False
-            at += 1
-        for flag in (0x0400, 0x0200, 0x0080):
-            if flags & flag:
-                at += 1 + amqp_properties[at]
-        if flags & 0x0040:
-            at += 8
-        for flag in (0x0008, 0x0004):
-            if flags & flag:
-                at += 1 + amqp_properties[at]
-    except (IndexError, StructError):
-        return False
-    return at == size and _DIRECT_REPLY not in amqp_properties
-
-
-def _is_plain_table(data: bytes, at: int, end: int, depth: int) -> bool:
-    while at < end:
-        start = at + 1
-        at = start + data[at]
-        if at >= end or (not depth and data[start:at] in _INTERPRETED_HEADERS):
-            return False
-        at = _after_value(data, at, end, depth)
-        if not at:
-            return False
-    return at == end
-
-
-def _after_value(data: bytes, at: int, end: int, depth: int) -> int:
-    """Where a value ends whose kind is at `at`; 0 if it does not end in time, or is of no known kind."""
-    kind = data[at]
-    if kind in (TEXT, BYTES):
-        if at + 5 > end:
-            return 0
-        at += 5 + U32.unpack_from(data, at + 1)[0]
-        return at if at <= end else 0
-    size = FIXED_SIZES.get(kind)
-    if size is not None:
-        at += 1 + size
-        return at if at <= end else 0
-    if (kind != TABLE and kind != ARRAY) or at + 5 > end or depth >= MAX_DEPTH:
-        return 0
-    stop: int = at + 5 + U32.unpack_from(data, at + 1)[0]
-    if stop > end:
-        return 0
-    at += 5
-    if kind == TABLE:
-        return stop if _is_plain_table(data, at, stop, depth + 1) else 0
-    while at < stop:
-        at = _after_value(data, at, stop, depth + 1)
-        if not at:
-            return 0
-    return stop
 
 
 # Properties that are attributes elsewhere; the others are parts of a message of their own.

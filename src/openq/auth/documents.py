@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -154,3 +154,26 @@ def _replace_file(path: str, data: bytes) -> os.stat_result:
     finally:
         os.close(directory)
     return stat
+
+
+class ObservedDocument:
+    """A document whose changes are announced, so that others need not wait until they look again."""
+
+    def __init__(self, document: DocumentStore, changed: Callable[[], None]) -> None:
+        self._document = document
+        self._changed = changed
+
+    @property
+    def name(self) -> str:
+        return self._document.name
+
+    def read_if_changed(self, seen_version: Any) -> tuple[Any, bytes] | None:
+        return self._document.read_if_changed(seen_version)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        return self._document.exclusive()
+
+    def write(self, seen_version: Any, data: bytes) -> Any:
+        version = self._document.write(seen_version, data)
+        self._changed()
+        return version

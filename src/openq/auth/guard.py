@@ -305,6 +305,20 @@ class Guard:
         user, token = found
         return self._principal(user) if token is None else self._token_principal(user, token)
 
+    def known(self, user: str, token_hash: bytes) -> tuple[Principal, Token | None] | None:
+        """A caller whom another server authenticated, with its current rules; None if removed or disabled."""
+        if self._generation != self.store.generation:
+            self._forget()
+        found = self._known(user, token_hash)
+        return self._known(user, token_hash) if found is None and self._recheck(self._clock_s()) else found
+
+    def _known(self, name: str, token_hash: bytes) -> tuple[Principal, Token | None] | None:
+        user = self.store.user(name)
+        token = self.store.token(token_hash) if token_hash else None
+        if user is None or user.is_disabled or (token_hash and token is None):
+            return None
+        return (self._principal(user) if token is None else self._token_principal(user, token)), token
+
     def _recheck(self, now_s: float) -> bool:
         """Read the store again for an unknown name: another process may have added it. Limited to a few times
         a second, whatever is sent."""

@@ -88,12 +88,12 @@ def redrive(
 ) -> int:
     """`act` redrives a few dead letters and returns how many moved."""
     step = _step(CHUNK, rate)
-    started = time.monotonic()
+    pace = Pace(rate, progress)
     done = 0
     for part in parts:
         for start in range(0, len(part), step):
             done += act(part[start : start + step])
-            if not _goes_on(done, rate, started, progress):
+            if not pace.goes_on(done):
                 return done
     return done
 
@@ -108,7 +108,7 @@ def replay(
 ) -> int:
     """`act` publishes a few messages again, or counts them in a dry run. A dry run has no rate limit."""
     step = _step(_REPLAYED, rate)
-    started = time.monotonic()
+    pace = Pace(None if dry_run else rate, progress)
     count = 0
     batch: list[Draft] = []
     for draft in drafts:
@@ -116,7 +116,7 @@ def replay(
         if len(batch) == step:
             count += act(batch)
             batch = []
-            if not _goes_on(count, None if dry_run else rate, started, progress):
+            if not pace.goes_on(count):
                 break
     return count + act(batch)
 
@@ -138,12 +138,37 @@ def _step(maximum: int, rate: float | None) -> int:
     return maximum if rate is None else max(1, min(maximum, int(rate / 10)))
 
 
-def _goes_on(done: int, rate: float | None, started: float, progress: Progress | None) -> bool:
-    """Wait until the next messages are due by the rate. False if it must stop, also during the wait."""
-    if progress is not None and not progress(done):
-        return False
-    while rate is not None and (left := done / rate - (time.monotonic() - started)) > 0:
-        if progress is not None and not progress(done):
+class Pace:
+    """How fast an operation goes, and whether it goes on.
+
+    `progress` blocks while the operation is paused. That time is not made up for: after a pause of a minute
+    the rate is what it was before.
+    """
+
+    def __init__(self, rate: float | None, progress: Progress | None) -> None:
+        self._rate = rate
+        self._progress = progress
+        self._started = time.monotonic()
+
+    def reports(self, done: int) -> bool:
+        """False if the operation must stop."""
+        if self._progress is None:
+            return True
+        before = time.monotonic()
+        goes_on = self._progress(done)
+        self._started += time.monotonic() - before
+        return goes_on
+
+    def due(self) -> float:
+        """How many messages the rate allows by now."""
+        return math.inf if self._rate is None else (time.monotonic() - self._started) * self._rate
+
+    def goes_on(self, done: int) -> bool:
+        """Wait until the next messages are due. False if the operation must stop, also during the wait."""
+        if not self.reports(done):
             return False
-        time.sleep(min(left, _PAUSE_S))
-    return True
+        while self._rate is not None and (left := (done - self.due()) / self._rate) > 0:
+            if not self.reports(done):
+                return False
+            time.sleep(min(left, _PAUSE_S))
+        return True

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..auth.rules import matches
+from ..model import MessageFilter
 
 if TYPE_CHECKING:
     from .history import PastMessage
@@ -86,7 +87,7 @@ class EventFilter:
 
     queues: tuple[str, ...] = ()  # patterns of queue keys, with * and ?
     events: frozenset[str] = frozenset()
-    types: frozenset[str] = frozenset()  # message types: only `published` events have one
+    messages: MessageFilter | None = None  # only `published` events have a message
     names: frozenset[str] = frozenset()  # queue keys; a queue whose name has a * is no pattern here
 
     def accepts_queue(self, queue: str) -> bool:
@@ -94,13 +95,21 @@ class EventFilter:
             return True
         return queue in self.names or any(matches(pattern, queue) for pattern in self.queues)
 
+    def accepts_message(self, message: PastMessage | None) -> bool:
+        wanted = self.messages
+        if wanted is None:
+            return True
+        return (
+            message is not None
+            and wanted.has_type(message.options)
+            and wanted.has_attributes(message.properties)
+        )
+
     def accepts(self, event: Event) -> bool:
         if self.events and event.event not in self.events:
             return False
-        if self.types:
-            options = None if event.message is None else event.message.options
-            if options is None or options.type not in self.types:
-                return False
+        if not self.accepts_message(event.message):
+            return False
         if self.accepts_queue(event.queue):
             return True
         # A message that moves is an event of both queues.

@@ -256,15 +256,15 @@ class FileHistory:
         limit = range_.limit - len(before)
         room = (range_.max_bytes or _NO_LIMIT) - sum(len(each.body) for each in before)
         index = self._journal.index(segment, self._report_damage)
-        seqs, times, queues, kinds = index.seqs, index.times, index.queues, index.kinds
+        seqs, times, kinds = index.seqs, index.times, index.kinds
         first = index.first_at_or_after(range_.since_ms)
         if range_.after_seq:
             # Where the last page ended: earlier messages of this segment were returned already.
             known = [row for row in index.rows_for_seq(range_.after_seq) if kinds[row] in _PUBLISHES]
             first = max(first, known[0] + 1) if known else first
         rows: list[int] = []
-        for row in range(first, index.count):
-            if queues[row] == number and kinds[row] in _PUBLISHES and seqs[row] > range_.after_seq:
+        for row in index.rows_for_queue(number, first):
+            if kinds[row] in _PUBLISHES and seqs[row] > range_.after_seq:
                 if not _within(times[row], range_) or len(rows) == limit or room <= 0:
                     break
                 rows.append(row)

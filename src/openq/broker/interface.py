@@ -26,14 +26,14 @@ tests/redis/test_scenarios.py does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ..engine.routing import Binding, Exchange, ExchangeRouter, Removed
 from ..engine.why import Why
 from ..errors import InvalidSearch, OpenQError
-from ..model import Delivery, DeliveryOptions, Draft, Entry, Properties, QueueSettings
+from ..model import Delivery, DeliveryOptions, Draft, Entry, MessageFilter, Properties, QueueSettings
 from .waiters import Waiter
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class LibraryMessages(Protocol):
         limit: int = 1,
         lease_ms: int | None = None,
         consumer: str | None = None,
-        types: Iterable[str] | None = None,
+        wanted: MessageFilter | None = None,
     ) -> list[Delivery]: ...
     def add_waiter(self, queue: str, waiter: Waiter) -> list[Delivery] | None: ...
     def remove_waiter(self, queue: str, waiter: Waiter) -> bool: ...
@@ -298,7 +298,7 @@ class Messages(LibraryMessages, Protocol):
         limit: int = 1,
         lease_ms: int | None = None,
         consumer: str | None = None,
-        types: Iterable[str] | None = None,
+        wanted: MessageFilter | None = None,
         max_in_flight: int | None = None,  # raises TooManyInFlight if so many are in flight already
     ) -> list[Delivery]: ...
     def load(self, deliveries: list[Delivery], queue: str = "") -> list[Delivery]: ...  # of one queue
@@ -462,6 +462,16 @@ class Exchanges(LibraryExchanges, Protocol):
     ) -> Sequence[KnownQueue]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LossWindow:
+    """How much of what was acknowledged one kind of fault of the store may lose."""
+
+    fault: str
+    when: str  # the fault in words
+    seconds: float  # inf: without bound; NaN: unknown
+    text: str
+
+
 class Cluster(Protocol):
     """State that the servers of one store share.
 
@@ -475,6 +485,7 @@ class Cluster(Protocol):
     def servers(self, kind: str = "servers") -> dict[str, bytes]: ...
     def remove_server(self, server: str, kind: str = "servers") -> None: ...
     def roles(self) -> list[str]: ...  # what this process does for all servers of the store
+    def loss_window(self) -> list[LossWindow]: ...
 
 
 class Broker(Queues, Messages, Durability, Protocol):

@@ -8,34 +8,51 @@ waiters, no more and no fewer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from ..model import Delivery
+from ..model import Delivery, MessageFilter
 
 
 class Waiter:
     """One call that waits.
 
-    `deliver` runs with the broker's lock held: it must only pass the deliveries on.
+    `deliver` runs with the broker's lock held: it must only pass the deliveries on. A remote store may call
+    `on_ready` instead, in any thread, when there may be messages: the waiter is removed then, and added again
+    to get them.
     """
 
-    __slots__ = ("consumer", "deliver", "lease_ms", "limit", "notify_only", "types")
+    __slots__ = (
+        "consumer",
+        "deliver",
+        "lease_ms",
+        "limit",
+        "max_bytes",
+        "notify_only",
+        "on_ready",
+        "seen_empty",
+        "wanted",
+    )
 
     def __init__(
         self,
         limit: int,
         lease_ms: int | None,
         consumer: str | None,
-        types: Iterable[str] | None,
+        wanted: MessageFilter | None,
         deliver: Callable[[list[Delivery]], None],
         notify_only: bool = False,
+        on_ready: Callable[[], None] | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self.limit = limit
         self.lease_ms = lease_ms
         self.consumer = consumer
-        self.types = types
+        self.wanted = wanted
         self.deliver = deliver
         self.notify_only = notify_only  # only notify that there are messages: it receives none this way
+        self.on_ready = on_ready
+        self.max_bytes = max_bytes  # about the size of a batch that a remote store delivers to it
+        self.seen_empty: object = None  # the store's note of when it found no message for this waiter
 
 
 class Waiters:
@@ -61,7 +78,7 @@ class Waiters:
     def serve(self, queue: str, receive: Callable[[Waiter], list[Delivery]]) -> None:
         """First come, first served, until a waiter gets nothing.
 
-        A waiter that selects by type may get nothing where the next one does. Such a waiter is skipped and
+        A waiter that selects messages may get nothing where the next one does. Such a waiter is skipped and
         keeps its place.
         """
         line = self._lines.get(queue)
@@ -76,7 +93,7 @@ class Waiters:
                 waiter.deliver(deliveries)
                 continue
             passed.append(waiter)
-            if waiter.types is None:
+            if waiter.wanted is None:
                 break
         if line is not None:
             line.extendleft(reversed(passed))

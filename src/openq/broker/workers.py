@@ -20,6 +20,7 @@ from ..names import split_name
 from .kv import KeyValues
 
 WORKERS, STATS, COMMANDS = "workers", "worker-stats", "worker-commands"
+BUCKETS = (WORKERS, STATS, COMMANDS)
 HEARTBEAT_S = 3.0
 ENTRY_TTL_S = 10.0
 STATS_INTERVAL_S = 10.0

@@ -33,10 +33,12 @@ def show(options: Namespace) -> int:
     server = connect(options)
     try:
         rule: dict[str, Any] | None = server.get(f"/alerts/rules/{path_part(options.name)}")
-    except NotFound:
+    except NotFound as no_rule:
         rule = None
-    if rule is None:
-        alerts = [server.get(f"/alerts/{path_part(options.name)}")]
+        try:
+            alerts = [server.get(f"/alerts/{path_part(options.name)}")]
+        except NotFound:
+            raise no_rule from None  # it names the rule that may have been meant
     else:
         alerts = server.get("/alerts", alert=options.name)["alerts"]
     if options.json:
@@ -229,7 +231,15 @@ def _path(name: str) -> str:
 
 
 def _limits(rule: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value:g}" for name, value in rule["limits"].items())
+    return " ".join(f"{name}={_limit(value)}" for name, value in rule["limits"].items())
+
+
+def _limit(value: float) -> str:
+    """As `openq alert set` reads it: whole MiB and more with their unit."""
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if value >= size and value % (size / 4) == 0:
+            return f"{value / size:g}{unit}"
+    return f"{value:.15g}"
 
 
 def _summary(alert: dict[str, Any]) -> str:

@@ -108,6 +108,11 @@ def show(options: Namespace) -> int:
             ("since", found["since"]),
             ("in flight", found["in_flight"]),
             ("unsent", size_text(found["unsent_bytes"])),
+            ("published", found["published"]),
+            ("delivered", found["delivered"]),
+            ("received", size_text(found["received_bytes"])),
+            ("sent", size_text(found["sent_bytes"])),
+            ("last error", found["last_error"]),
         ]
     )
     for title, names in (

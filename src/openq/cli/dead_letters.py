@@ -118,6 +118,7 @@ def replay(options: Namespace) -> int:
     request = {
         "since": parse_time(options.since) if options.since else None,
         "since_id": options.since_id,
+        "until": parse_time(options.until) if options.until else None,
         "filter": wanted,
         "to": options.to,
         "rate": options.rate,

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -48,13 +48,41 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
 def doctor(options: Namespace) -> int:
+    if options.plan is not None:
+        return _plan(options)
     findings = list(run_checks(options))
     if options.json:
         print_json([{"check": what, "verdict": verdict, "detail": text} for what, verdict, text in findings])
     else:
-        for what, verdict, text in findings:
-            print(f"{styled(f'{verdict:<8}', _COLOURS[verdict])}{what:<10}{text}")
+        _print(findings)
+    return _exit_code(findings)
+
+
+def _print(findings: Iterable[Finding]) -> None:
+    for what, verdict, text in findings:
+        print(f"{styled(f'{verdict:<8}', _COLOURS[verdict])}{what:<10}{text}")
+
+
+def _exit_code(findings: Iterable[Finding]) -> int:
     return FAILED if any(verdict == "failed" for _, verdict, _ in findings) else OK
+
+
+def _plan(options: Namespace) -> int:
+    from .plan import Load, as_document, plan
+
+    if options.store is not None:
+        raise UsageError("a plan is about a journal on this disk; for Redis see docs/CAPACITY.md")
+    config = load({"data": options.data}, os.environ, find_file(os.environ))
+    wanted = Load(options.plan, options.size, options.retention)
+    folder = _nearest(config.data)
+    if not options.json:
+        say(f"measuring at {folder} for a few seconds; other load on this machine makes the figures worse")
+    measured, findings = plan(folder, wanted, config.history_bytes)
+    if options.json:
+        print_json(as_document(wanted, measured, findings))
+    else:
+        _print(findings)
+    return _exit_code(findings)
 
 
 def run_checks(options: Namespace) -> Iterator[Finding]:
@@ -104,11 +132,16 @@ _MIN_FREE_BYTES = 1 << 30
 _SLOW_SYNC_S = 0.05
 
 
-def _disk(data: str) -> Iterator[Finding]:
-    # The directory may not exist yet: then its nearest parent is checked.
+def _nearest(data: str) -> str:
+    """The data directory, or its nearest parent while it does not exist yet."""
     folder = os.path.abspath(data)
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
+    return folder
+
+
+def _disk(data: str) -> Iterator[Finding]:
+    folder = _nearest(data)
     state = os.statvfs(folder)
     free = state.f_bavail * state.f_frsize
     full = free < _MIN_FREE_BYTES

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..broker.events import PUBLISHED, EventFilter
+from ..client.documents import message_query
 from ..client.remote_events import ServerPages, SseParser
+from ..model import MessageFilter
 from .api import client_of, connect
+from .arguments import attributes_of
 from .output import body_text, escape_control, print_json
 from .terminal import EMPTY, INTERRUPTED, OK, is_terminal, say, styled, terminal_width
 
@@ -21,7 +24,11 @@ _LEFT_OUT = ("settings",)  # of a line; --json shows everything
 
 
 def events(options: Namespace) -> int:
-    wanted = EventFilter(tuple(options.queues), frozenset(options.event or ()), frozenset(options.type or ()))
+    wanted = EventFilter(
+        tuple(options.queues),
+        frozenset(options.event or ()),
+        MessageFilter.of(options.type, attributes_of(options.attribute)),
+    )
     found: Iterable[Document] = _directory(options, wanted) if options.data else _server(options, wanted)
     shown = 0
     if options.max is not None and not options.follow:
@@ -85,7 +92,7 @@ def _directory(options: Namespace, wanted: EventFilter) -> Iterator[Document]:
         "/events",
         queues=",".join(wanted.queues) or None,
         events=",".join(sorted(wanted.events)) or None,
-        types=",".join(sorted(wanted.types)) or None,
+        **message_query(wanted.messages),
         bodies=int(options.bodies),
         after=None if options.after == "oldest" else options.after,
         **{"from": "oldest", "follow": 0},

@@ -6,8 +6,9 @@ from argparse import Namespace
 from typing import Any
 
 from .api import connect, path_part
-from .output import print_list, print_result
-from .terminal import OK
+from .arguments import attributes_of
+from .output import count_text, escape_control, print_json, print_list, print_result
+from .terminal import EMPTY, OK, say
 
 
 def ls(options: Namespace) -> int:
@@ -43,6 +44,25 @@ def bind(options: Namespace) -> int:
 def unbind(options: Namespace) -> int:
     answer = connect(options).delete("/bindings", _binding(options))
     print_result(options, answer, f"{options.destination} unbound from {options.source}")
+    return OK
+
+
+def route(options: Namespace) -> int:
+    """Where a message would go: nothing is published."""
+    request = {"routing_key": options.key, "attributes": attributes_of(options.attribute) or {}}
+    found = connect(options).post(f"/exchanges/{path_part(options.exchange)}/route", request)
+    if options.json:
+        print_json(found)
+        return OK if found["queues"] or found["others"] else EMPTY
+    for name in found["queues"]:
+        print(escape_control(name))
+    for name in found["missing"]:
+        say(f"{name} is bound, but does not exist")
+    if found["others"]:
+        say(f"and {count_text(found['others'], 'queue')} that you may not see")
+    elif not found["queues"]:
+        say("no queue: it would be dropped, or returned if it is mandatory")
+        return EMPTY
     return OK
 
 

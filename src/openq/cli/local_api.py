@@ -62,14 +62,12 @@ class LocalClient:
     ) -> RestReply:
         """Timeouts and retries do not apply: the work is done in this process."""
         connection, transport = self._listener.make(), _Transport(self._loop)
-        connection.connection_made(transport)
         body = data or b""
         head = (
             f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        connection.data_received(head.encode() + body)
-        self._loop.run_until_complete(transport.closed)
+        self._loop.run_until_complete(_answered(connection, transport, head.encode() + body))
         connection.connection_lost(None)
         if isinstance(transport.protocol, asyncio.Protocol):
             transport.protocol.connection_lost(None)  # of a stream
@@ -82,6 +80,13 @@ class LocalClient:
         self._context.close()
         self._loop.close()
         self._broker.close()
+
+
+async def _answered(connection: asyncio.Protocol, transport: _Transport, request: bytes) -> None:
+    """On the running loop, which writes a large answer in pieces."""
+    connection.connection_made(transport)
+    connection.data_received(request)
+    await transport.closed
 
 
 class _Transport(asyncio.Transport):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import webbrowser
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..client.times import from_ms, iso
 from ..errors import OpenQError
 from ..pipeline.analytics import analytics as run_analytics
 from ..pipeline.analytics import plan as plan_analytics
@@ -17,6 +19,7 @@ from ..pipeline.triage import Triage, render
 from ..pipeline.triage import triage as run_triage
 from .output import escape_control, print_json, print_table, shorten
 from .pipeline import history_source, spark_session, validate_source
+from .pipeline_results import publish, shorter_analytics, shorter_triage
 from .terminal import EMPTY, OK, say, styled
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -67,6 +70,8 @@ def analytics(options: Namespace) -> int:
         return OK
     with _unwrap_spark_errors():
         results = run_analytics(spark_session(options), **words, top=options.top, progress=say)
+    if options.publish:
+        publish(options, "analytics", results.summary, shorter_analytics(results.summary))
     if options.json:
         print_json(results.summary)
     else:
@@ -123,6 +128,9 @@ def triage(options: Namespace) -> int:
         with open(options.html, "w", encoding="utf-8") as file:
             file.write(render(found))
         say(f"written to {options.html}")
+    if options.publish:
+        document = {"made": iso(from_ms(time.time_ns() // 1_000_000)), **found.to_json()}
+        publish(options, "triage", document, shorter_triage(document))
     if options.json:
         print_json(found.to_json())
     elif not options.html:

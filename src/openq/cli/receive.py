@@ -12,6 +12,7 @@ from typing import Any
 
 from ..client.http import Refused
 from .api import ApiClient, connect, path_part
+from .arguments import attributes_of
 from .output import body_text, count_text, not_ready_text, print_json, print_result
 from .terminal import EMPTY, FAILED, NOT_FOUND, OK, is_terminal, say
 
@@ -32,6 +33,7 @@ def recv(options: Namespace) -> int:
             "wait": wait,
             "visibility_timeout": options.visibility_timeout,
             "types": options.type,
+            "attributes": attributes_of(options.attribute),
         }
         body = {name: value for name, value in request.items() if value is not None}
         timeout_s = wait + (30.0 if options.timeout is None else options.timeout)

@@ -36,7 +36,8 @@ def serve(options: Namespace) -> int:
 
 
 def _serve(config: Config, options: Namespace) -> int:
-    from ..server.app import PortTaken, run
+    from ..server.app import run
+    from ..server.ports import PortTaken
 
     try:
         return run(config, as_json=options.json, reload=lambda: read_settings(options)) or OK

@@ -22,7 +22,7 @@ def ls(options: Namespace) -> int:
             "id": lambda task: task.get("id"),
             "what": "kind",
             "queue": "queue",
-            "state": "state",
+            "state": lambda task: "paused" if task["paused"] else task["state"],
             "done": "done",
             "of": "total",
             "started": "started",
@@ -50,6 +50,25 @@ def cancel(options: Namespace) -> int:
         return FAILED
     task = server.delete(path)
     print_result(options, task, "cancelling")
+    return OK
+
+
+def pause(options: Namespace) -> int:
+    return _change(options, "pause", "paused; `openq task resume` continues it")
+
+
+def resume(options: Namespace) -> int:
+    return _change(options, "resume", "resumed", {"watch": False} if options.unwatched else {})
+
+
+def _change(options: Namespace, verb: str, text: str, request: dict[str, Any] | None = None) -> int:
+    task = connect(options).post(f"/tasks/{path_part(options.id)}/{verb}", request)
+    if task["state"] != "running":
+        if options.json:
+            print_json(task)
+        say(f"the operation is not running: its state is {task['state']}")
+        return FAILED
+    print_result(options, task, text)
     return OK
 
 

@@ -41,7 +41,8 @@ def _store(options: Namespace, *, may_create: bool = False) -> UserStore:
 
 
 def _redis_store(options: Namespace, config: Config) -> UserStore:
-    from ..server.app import open_broker, open_user_store
+    from ..server.app import open_broker
+    from ..server.user_stores import open_user_store
 
     broker = open_broker(config)
     atexit.register(broker.close)

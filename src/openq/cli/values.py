@@ -131,6 +131,20 @@ def key_limits(text: str) -> dict[str, dict[str, int | str | None]]:
         raise ArgumentTypeError(f"must be {KEY_LIMITS_FORM}, not {text!r}") from None
 
 
+def load(text: str) -> float:
+    """Messages per second: 5000/s, 300k/m, or a bare number."""
+    number, _, unit = text.strip().lower().replace(" ", "").replace("_", "").partition("/")
+    factor = {"k": 1e3, "m": 1e6}.get(number[-1:], 1.0)
+    per_s = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}.get(unit)
+    try:
+        value = float(number if factor == 1 else number[:-1]) * factor
+    except ValueError:
+        value = 0.0
+    if per_s is None or not 0 < value / per_s <= 1e7:
+        raise ArgumentTypeError(f"must be a rate, such as 5000/s or 2k/m, not {text!r}")
+    return value / per_s
+
+
 def size(text: str) -> int:
     from ..parsing import read_size
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from typing import Any
 
 from .api import ApiClient, UsageError, connect, path_part
-from .arguments import parse_time
+from .arguments import attributes_of, parse_time
 from .output import duration_text, print_fields, print_json, print_list, print_result, shorten
 from .remove import remove_each
 from .tasks import watch_task
@@ -36,10 +37,12 @@ def add(options: Namespace) -> int:
             "queues": [each for each in options.events if each != "*"],
             "events": options.event or [],
             "types": options.type or [],
+            "attributes": attributes_of(options.attribute) or {},
             "bodies": options.bodies,
         }
     else:
         given["types"] = options.type
+        given["attributes"] = attributes_of(options.attribute)
     body = {name: value for name, value in given.items() if value is not None}
     status, stored = connect(options).put(_path(options.name), body)
     outcome = "added" if status == 201 else "declared"
@@ -85,6 +88,8 @@ def show(options: Namespace) -> int:
             found["mode"] if found["batch"] == 1 else f"{found['mode']}, up to {found['batch']} at once",
         ),
     ]
+    if found["attributes"]:
+        fields.append(("attributes", json.dumps(found["attributes"], ensure_ascii=False)))
     fields += [(name, found[name]) for name in ("types", "headers") if found[name]]
     fields += [
         ("concurrency", found["concurrency"]),

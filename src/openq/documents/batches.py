@@ -150,13 +150,15 @@ def read_msgpack_batch(data: bytes) -> list[Any]:
     start = _array_start(data)
     raws: list[Raw]
     if start:
-        # Fast path: only bytes, or only messages, decoded at once.
+        # Fast path: only bytes, only texts, or only messages, decoded at once.
         first = data[start] if len(data) > start else 0
         try:
             if first in BINARIES:
                 return _read_bodies(data)
             if _is_map(first):
                 return _read_messages(data)
+            if _is_text(first):
+                return _read_texts(data)
         except (msgspec.DecodeError, ValueError, RecursionError):
             pass  # mixed or invalid: decoded item by item
         raws = MSGPACK.decode(data, list[Raw])
@@ -167,11 +169,16 @@ def read_msgpack_batch(data: bytes) -> list[Any]:
 
 
 _read_bodies: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[bytes]).decode
+_read_texts: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[str]).decode
 _read_messages: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[NewMessage]).decode
 
 
 def _is_map(kind: int) -> bool:
     return 0x80 <= kind <= 0x8F or kind in (0xDE, 0xDF)
+
+
+def _is_text(kind: int) -> bool:
+    return 0xA0 <= kind <= 0xBF or 0xD9 <= kind <= 0xDB
 
 
 def _read_msgpack_item(data: bytes) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
 from ..errors import InvalidSetting
-from ..model import DeliveryOptions, Draft
+from ..model import DeliveryOptions, Draft, MessageFilter
 from ..trace_context import AMAZON, TRACEPARENT
 from .formats import Format
 from .messages import NewMessage
@@ -77,3 +77,10 @@ def make_draft(
         publisher=message.publisher,
         past=past,
     )
+
+
+def message_filter(
+    types: Sequence[str] | None, attributes: dict[str, object] | None, format: Format
+) -> MessageFilter | None:
+    """Which messages a request wants. Raises InvalidSetting."""
+    return MessageFilter.of(types, attributes and read_attributes(attributes, format.is_json))

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,12 @@ POINTER = "current.json"
 _VERSIONS = "versions"
 _KEPT_VERSIONS = 2  # the current one, and one that may still be being read
 _US = 1_000_000
+AUTO = "auto"  # a window that fits the span of the history
+_DEFAULT_WINDOW_US = 300 * _US
+_SHORT_WINDOWS_S = (1, 2, 5, 10, 30, 60)
+_FITTING_WINDOWS = 120
+# A longer history has more than some hours anyway, and is not read twice to learn that.
+_MAX_LOOKED_AT_BYTES = 256 << 20
 
 
 class ResultsBusy(OpenQError):
@@ -103,7 +109,8 @@ def analytics(
     """Analyse the history of a data directory (`path`) or of a server (`url`); results go to `out`.
 
     Results of an earlier run with the same settings are continued, unless `incremental` is false. `queues`
-    are names or patterns with * and ?. Returns when the new results are in place.
+    are names or patterns with * and ?. With the window "auto" a short history has short windows; results that
+    are continued keep theirs. Returns when the new results are in place.
     """
     target = HistoryTarget(path, url, token, archive, since, until)
     job = _job(target, _out(out, path), window, queues, top)
@@ -122,14 +129,16 @@ def plan(
 ) -> AnalyticsPlan:
     """What `analytics` with the same arguments would read; needs no Spark and writes nothing."""
     source = HistoryTarget(path, url, **target)
-    job = _job(source, _out(out, path), window, queues)
-    return job.plan(_HistoryTables(source, None), incremental)
+    tables = _HistoryTables(source, None)
+    job = _job(source, _out(out, path), window, queues).with_window(tables, incremental)
+    return job.plan(tables, incremental)
 
 
 def _job(
     target: HistoryTarget, out: Path, window: str | float, queues: str | Sequence[str], top: int = 20
 ) -> AnalyticsJob:
-    return AnalyticsJob(out, window_us(window), target.since_us, target.until_us, queue_list(queues), top)
+    chosen = None if window == AUTO else window_us(window)
+    return AnalyticsJob(out, chosen, target.since_us, target.until_us, queue_list(queues), top)
 
 
 # -- settings ----------------------------------------------------------------------------------------
@@ -143,6 +152,12 @@ def window_us(window: str | float) -> int:
     if not 1 <= seconds <= 366 * 86_400:
         raise InvalidSetting(f"window must be from 1s to 366d, not {window!r}")
     return round(seconds * _US)
+
+
+def short_window_us(span_s: float) -> int:
+    """The shortest window that divides a span into few enough parts; at most the default."""
+    fitting = (each for each in _SHORT_WINDOWS_S if span_s / each <= _FITTING_WINDOWS)
+    return next(fitting, _DEFAULT_WINDOW_US // _US) * _US
 
 
 def _out(out: StrPath | None, path: StrPath | None) -> Path:
@@ -160,6 +175,19 @@ class _HistoryTables:
 
     def snapshot(self, first_position: int) -> Any:
         return self.target.snapshot(first_position)
+
+    def fitting_window_us(self) -> int:
+        """A window of which the whole history has some dozens; at most the default."""
+        found = self.snapshot(0)
+        if self.spark is None or sum(piece.bytes for piece in found.pieces) > _MAX_LOOKED_AT_BYTES:
+            return _DEFAULT_WINDOW_US
+        from pyspark.sql import functions as sql
+
+        _, events, _ = self.tables(0, found.end_position)
+        row = events.agg(sql.min("ts"), sql.max("ts")).first()
+        if row is None or row[0] is None:
+            return _DEFAULT_WINDOW_US
+        return short_window_us((row[1] - row[0]).total_seconds())
 
     def tables(self, first_position: int, end_position: int) -> tuple[DataFrame, DataFrame, DataFrame]:
         """`messages`, the `events` of single messages, and those that emptied a queue."""
@@ -182,7 +210,7 @@ class AnalyticsJob:
     """Results in one directory, and the settings they were made with."""
 
     out: Path
-    window_us: int
+    window_us: int | None  # None: "auto", until the job knows its history
     since_us: int | None = None
     until_us: int | None = None
     queues: tuple[str, ...] = ()
@@ -217,6 +245,17 @@ class AnalyticsJob:
                 f"{path} cannot be read ({error}): remove it to start over, or choose another directory (out)"
             ) from None
 
+    def with_window(self, source: Any, incremental: bool) -> AnalyticsJob:
+        """With the window of the results that can be continued, or one that fits the history."""
+        if self.window_us is not None:
+            return self
+        last = self.pointer()
+        if last is not None and incremental:
+            same = replace(self, window_us=last["settings"].get("window_us") or _DEFAULT_WINDOW_US)
+            if same.settings == last["settings"]:
+                return same
+        return replace(self, window_us=source.fitting_window_us())
+
     def plan(self, source: Any, incremental: bool) -> AnalyticsPlan:
         """Raises HistoryUnavailable or InvalidSetting if the last results cannot be continued."""
         last = self.pointer()
@@ -245,15 +284,17 @@ class AnalyticsJob:
 
     def run(self, source: Any, incremental: bool, progress: Callable[[str], None]) -> Results:
         with self._locked():
-            chosen = self.plan(source, incremental)
+            job = self.with_window(source, incremental)
+            chosen = job.plan(source, incremental)
             if chosen.nothing:
-                return self._last(chosen)
+                return job._last(chosen)
             progress(f"reading everything: {chosen.anew}" if chosen.anew else "reading what is new")
-            return self._new_version(source, chosen, progress)
+            return job._new_version(source, chosen, progress)
 
     def _new_version(self, source: Any, chosen: AnalyticsPlan, progress: Callable[[str], None]) -> Results:
         from . import lifecycle
 
+        assert self.window_us is not None
         last = self.pointer()
         version = (last["version"] if last is not None else 0) + 1
         directory = self.out / _VERSIONS / f"{version:08d}"

@@ -164,11 +164,11 @@ def line_plot(
     shown: Callable[[float], str],
     log: bool = False,
 ) -> str:
-    """A plot of lines over time. The table below the plots of a queue has the same numbers."""
+    """A plot of lines over time; "" without values. The table below the plots has the same numbers."""
     values = [value for _, _, each in series for value in each if value is not None]
     size_ = max((len(each) for _, _, each in series), default=0)
     if not values or not any(values):
-        return f"<figure><figcaption>{escape(title)}</figcaption><p class=none>Nothing to draw.</p></figure>"
+        return ""
     low, high = _limits(values, log)
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
@@ -239,9 +239,9 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
 
 
 def bar_plot(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int, str]]]]) -> str:
-    """Columns of several parts each, side by side: (label, parts)."""
+    """Columns of several parts each, side by side: (label, parts). "" without any."""
     if not groups:
-        return f"<figure><figcaption>{escape(title)}</figcaption><p class=none>Nothing to draw.</p></figure>"
+        return ""
     most = max(sum(number for _, number, _ in parts) for _, parts in groups) or 1
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     step = min((right - _LEFT) / len(groups), 80)
@@ -278,25 +278,25 @@ def bar_plot(title: str, groups: Sequence[tuple[str, Sequence[tuple[str, int, st
 # -- the page ------------------------------------------------------------------------------------------
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1c2330;--dim:#5b6472;--paper:#fbfbf9;--card:#fff;--edge:#dfe2e6;
---c1:#1f6fb4;--c2:#1b8a5a;--c3:#b26a00;--c4:#c2352f;--c5:#7a4fb5;--c6:#66707d}
-@media(prefers-color-scheme:dark){:root{--ink:#e7eaef;--dim:#a3acb9;--paper:#14171c;--card:#1c2027;
---edge:#343b46;
---c1:#62a8ea;--c2:#4cc38a;--c3:#e0a243;--c4:#f07871;--c5:#b493e6;--c6:#9aa5b3}}
+:root{color-scheme:light dark;--ink:light-dark(#1a1f27,#e6e9ee);--dim:light-dark(#545d6b,#a3acb9);
+--paper:light-dark(#f6f7f9,#14161a);--card:light-dark(#ffffff,#1b1e24);--edge:light-dark(#dde1e7,#2e333c);
+--c1:light-dark(#3b5bdb,#7f9bff);--c2:light-dark(#12855b,#52cf9b);--c3:light-dark(#8a5200,#f3b95f);
+--c4:light-dark(#c92a2a,#ff8a80);--c5:light-dark(#8450c9,#c09bf5);--c6:light-dark(#8a93a1,#6c7583)}
 *{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;
+body{margin:0;background:var(--paper);color:var(--ink);font-variant-numeric:tabular-nums;
+font:14px/1.45 system-ui,"Segoe UI",Roboto,"Helvetica Neue","Noto Sans","Liberation Sans",Arial,sans-serif;
 overflow-wrap:anywhere}
-main{max-width:1180px;margin:0 auto;padding:20px 16px 60px}
+main{max-width:1680px;margin:0 auto;padding:20px 24px 64px}
 h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.15rem;margin:2em 0 .6em}h3{font-size:1rem;
 margin:0 0 .6em}
 p.sub,.none,caption,figcaption,.legend{color:var(--dim)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:10px;margin:16px 0;
 padding:0;list-style:none}
-.tiles li,.card{background:var(--card);border:1px solid var(--edge);border-radius:8px;padding:12px}
+.tiles li,.card{background:var(--card);border:1px solid var(--edge);border-radius:6px;padding:12px 14px}
 .tiles b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}
 .tiles span{color:var(--dim);font-size:.85rem}
 .card{margin:0 0 16px}.plots{display:grid;
-grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:16px}
+grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:16px}
 figure{margin:0;min-width:0}figcaption{font-size:.85rem;margin-bottom:4px}
 svg.plot{width:100%;height:auto;display:block}svg text{font:11px system-ui,sans-serif;fill:var(--dim)}
 .grid{stroke:var(--edge);fill:none}.line{fill:none;stroke-width:1.8;stroke-linejoin:round;
@@ -304,7 +304,7 @@ stroke-linecap:round}
 path.c1{stroke:var(--c1)}path.c2{stroke:var(--c2)}path.c3{stroke:var(--c3)}path.c4{stroke:var(--c4)}
 path.c5{stroke:var(--c5)}
 path.c6{stroke:var(--c6)}rect.c1{fill:var(--c1)}rect.c2{fill:var(--c2)}rect.c3{fill:var(--c3)}
-rect.c4{fill:var(--c4)}
+rect.c4{fill:var(--c4)}rect.none{fill:var(--edge)}
 rect.c5{fill:var(--c5)}rect.c6{fill:var(--c6)}i.c1{background:var(--c1)}i.c2{background:var(--c2)}
 i.c3{background:var(--c3)}
 i.c4{background:var(--c4)}i.c5{background:var(--c5)}i.c6{background:var(--c6)}
@@ -313,8 +313,8 @@ font-size:.8rem}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
 svg.spark{width:130px;height:24px;display:block}svg.spark path{fill:var(--c4)}svg.stack{width:130px;
 height:10px;display:block}
-.wide{overflow-x:auto;max-width:100%}table{border-collapse:collapse;width:100%;font-size:.87rem}
-td:first-child{min-width:12ch}caption{text-align:left;font-size:.85rem;padding:2px 0 6px}
+.wide{overflow-x:auto;max-width:100%;margin-bottom:16px}table{border-collapse:collapse;width:100%;font-size:.93em}
+td{min-width:7ch}td:first-child{min-width:12ch}caption{text-align:left;font-size:.85rem;padding:2px 0 6px}
 th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--edge);vertical-align:top}
 th{font-weight:600;white-space:nowrap}th button{all:unset;cursor:pointer}
 th button:focus-visible{outline:2px solid var(--c1)}
@@ -463,7 +463,8 @@ def _queue_cards(summary: dict[str, Any]) -> list[str]:
     plots = summary["plots"]
     from_us, step_us = plots["from_us"], plots["step_us"]
     totals = {queue["queue"]: queue for queue in summary["queues"]}
-    cards = []
+    cards: list[str] = []
+    quiet: list[str] = []
     for name, points in plots["queues"].items():
         per_s = 1e6 / step_us
         rates: list[Series] = [
@@ -502,15 +503,22 @@ def _queue_cards(summary: dict[str, Any]) -> list[str]:
         drawn = [line_plot("Messages per second", from_us, step_us, rates, _rate)]
         drawn += [line_plot(title, from_us, step_us, series, span, log=True) for title, series in waits]
         drawn.append(bar_plot("Deliveries that a message took", depth))
+        if not any(drawn):
+            quiet.append(name)
+            continue
         cards.append(
             f"<section class=card><h3>{text_cell(name)}</h3><div class=plots>{''.join(drawn)}</div>"
             f"<details><summary>The same as a table</summary>{_points_table(name, points, from_us, step_us)}"
             f"</details></section>"
         )
-    hidden = len(totals) - len(cards)
+    if quiet:
+        names = ", ".join(map(text_cell, quiet))
+        cards.append(f"<p class=none>Without messages in this time: {names}.</p>")
+    hidden = len(totals) - len(plots["queues"])
     if hidden > 0:
         cards.append(
-            f"<p class=none>The {len(cards)} busiest queues are drawn; {hidden} more are in the table.</p>"
+            f"<p class=none>The {len(plots['queues'])} busiest queues are drawn; "
+            f"{hidden} more are in the table.</p>"
         )
     return cards
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..auth.guard import Guard, Principal
-from ..auth.policy import POLICY_NOTE
 from ..documents.problem import Problem
-from ..names import qualified_name, split_namespace
-from ..server.condition_keys import connection_condition_keys
+from ..names import qualified_name
+from ..server.connection_access import connection_may
 from ..server.context import ServerContext
 from ..server.stream_login import StreamLogin
 
@@ -25,15 +24,9 @@ class StreamAccess:
     is_tls: bool
 
     def may(self, action: str, name: str, sqs_action: str) -> bool:
-        guard, principal, account = self.context.guard, self.principal, self.account
-        queue = self.context.broker.find_queue(qualified_name(account, name))
-        policy = None if queue is None else queue.settings.notes.get(POLICY_NOTE)
-        if policy is None:
-            return guard.may(principal, action, account, name)
-        region = split_namespace(account)[0] or self.context.config.region
-        keys = connection_condition_keys(self.is_tls, self.peer, principal, region, self.context.now_ms())
-        return guard.may(
-            principal, action, account, name, policy=policy, sqs_action=sqs_action, condition_keys=keys
+        queue_key = qualified_name(self.account, name)
+        return connection_may(
+            self.context, self.principal, action, queue_key, sqs_action, self.peer, self.is_tls
         )
 
     def require(self, action: str, name: str, sqs_action: str) -> None:

@@ -18,7 +18,7 @@ from msgspec import UNSET
 from .._version import __version__
 from ..broker.interface import Receipt
 from ..documents.batches import Item, check_count, count_new, publish_items, read_msgpack_batch
-from ..documents.drafts import make_draft
+from ..documents.drafts import make_draft, message_filter
 from ..documents.formats import Format
 from ..documents.messages import ReceiptFailure
 from ..documents.problem import Problem, failure
@@ -75,6 +75,9 @@ class StreamConnection:
         self.port = port
         self.client = client  # the library, as it names itself
         self.number = 0  # see `server/connections.py`
+        self.published = self.delivered = 0
+        self.received_bytes = self.sent_bytes = 0  # counted by the socket
+        self.last_error = ""
         self.subscriptions: dict[f.RequestId, Subscription] = {}
         self.unsettled: dict[str, Unsettled] = {}  # by receipt, in the order of delivery
         self.is_closed = False
@@ -157,6 +160,7 @@ class StreamConnection:
             shown = failure(error)
             code, detail = shown.code, shown.detail
         detail = detail.replace(qualified_name(self.access.account, ""), "") if detail else detail
+        self.last_error = f"{code}: {detail}" if detail else code
         self._send(f.Error(id=id, code=code, detail=detail))
 
     def _ping(self, request: f.Ping) -> None:
@@ -179,7 +183,8 @@ class StreamConnection:
         if request.keep and request.lease is None:
             raise Problem("invalid", "keep needs a lease that ends by itself")
         label = request.consumer or f"{self.label}/{request.sub}"
-        subscription = Subscription(self, request, label, lease_ms)
+        wanted = message_filter(request.types, request.attributes, self.format)
+        subscription = Subscription(self, request, label, lease_ms, wanted)
         if request.queue is not None:
             self.access.require("receive", request.queue, "ReceiveMessage")
             queue_key = check_name(qualified_name(self.access.account, request.queue))
@@ -208,7 +213,7 @@ class StreamConnection:
                     self._add_queue(subscription, queue_key)
 
     def _add_queue(self, subscription: Subscription, queue_key: str) -> None:
-        dispatcher = self.server.open_dispatcher(queue_key, subscription.lease_ms, subscription.types)
+        dispatcher = self.server.open_dispatcher(queue_key, subscription.lease_ms, subscription.wanted)
         consumer = QueueConsumer(subscription, dispatcher, self.context.now_ms())
         subscription.consumers[queue_key] = consumer
         dispatcher.add(consumer)
@@ -273,6 +278,7 @@ class StreamConnection:
         """Bodies are loaded, and the credit is reserved."""
         prefix = self._broker.storage.id_prefix
         self._traffic.delivered += len(deliveries)
+        self.delivered += len(deliveries)
         unsettled = self.unsettled
         receipts: list[str] = []
         for delivery in deliveries:
@@ -430,7 +436,9 @@ class StreamConnection:
         else:
             items = list(request.messages)
         done = publish_items(self._broker, queue_key, items, lambda item: make_draft(item, self.format))
-        self._traffic.published += count_new(done)
+        new = count_new(done)
+        self._traffic.published += new
+        self.published += new
         if request.id is not None or done.failed:
             self._after_commit.append(
                 f.Published(

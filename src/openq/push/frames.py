@@ -44,6 +44,7 @@ class Subscribe(Request, tag="subscribe", kw_only=True):
     queue: Name | None = None
     pattern: Name | None = None
     types: Annotated[list[str], Meta(max_length=100)] | None = None
+    attributes: dict[str, Any] | None = None
     credit: Credit = field(default_factory=Credit)
     lease: Seconds | Literal["queue"] | None = None
     keep: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..server.connection_info import ConnectionInfo, ConsumerInfo, IdOf, SubscriptionInfo
+from ..server.connection_info import MAX_ERROR, ConnectionInfo, ConsumerInfo, IdOf, SubscriptionInfo
 from .connection import StreamConnection
 from .subscription import QueueConsumer, Subscription
 
@@ -29,6 +29,11 @@ def describe_stream(connection: StreamConnection, unsent_bytes: int, id_of: IdOf
         name=connection.session,
         in_flight=len(unsettled),
         unsent_bytes=unsent_bytes,
+        published=connection.published,
+        delivered=connection.delivered,
+        received_bytes=connection.received_bytes,
+        sent_bytes=connection.sent_bytes,
+        last_error=connection.last_error[:MAX_ERROR],
         subscriptions=[_describe_subscription(each) for each in subscriptions],
         consumers=[
             _describe_consumer(subscription, consumer, in_flight[consumer])

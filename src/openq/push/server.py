@@ -9,6 +9,7 @@ import hashlib
 
 from ..documents.formats import JSON, MSGPACK, NATIVE, Format
 from ..documents.problem import Problem
+from ..model import MessageFilter
 from ..server.buffers import SMALL
 from ..server.connection_info import ConnectionInfo, IdOf, client_of
 from ..server.context import ServerContext
@@ -30,7 +31,7 @@ TICK_S = 1.0
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 SUBPROTOCOLS: dict[str, Format] = {"openq.json": JSON, "openq.msgpack": MSGPACK, "openq.native": NATIVE}
 
-DispatcherKey = tuple[str, int | None, frozenset[str] | None]
+DispatcherKey = tuple[str, int | None, MessageFilter | None]
 
 
 class StreamServer:
@@ -86,9 +87,9 @@ class StreamServer:
     # -- dispatchers
 
     def open_dispatcher(
-        self, queue_key: str, lease_ms: int | None, types: frozenset[str] | None
+        self, queue_key: str, lease_ms: int | None, wanted: MessageFilter | None
     ) -> QueueDispatcher[QueueConsumer]:
-        key = (queue_key, lease_ms, types)
+        key = (queue_key, lease_ms, wanted)
         found = self._dispatchers.get(key)
         if found is None or not found.consumers:
             found = self._dispatchers[key] = QueueDispatcher(
@@ -97,7 +98,7 @@ class StreamServer:
                 shared_label="ws",
                 on_unused=self._remove_dispatcher,
                 lease_ms=lease_ms,
-                types=types,
+                wanted=wanted,
             )
         return found
 
@@ -106,7 +107,7 @@ class StreamServer:
             self._remove_dispatcher(dispatcher)
 
     def _remove_dispatcher(self, dispatcher: QueueDispatcher[QueueConsumer]) -> None:
-        key = (dispatcher.queue_key, dispatcher.lease_ms, dispatcher.types)
+        key = (dispatcher.queue_key, dispatcher.lease_ms, dispatcher.wanted)
         if self._dispatchers.get(key) is dispatcher:
             del self._dispatchers[key]
 

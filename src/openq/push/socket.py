@@ -105,6 +105,7 @@ class StreamSocket(asyncio.Protocol):
         self.last_received_s = self._context.loop.time()
         if not data or self._connection is None:
             return
+        self._connection.received_bytes += len(data)
         websocket = self._websocket
         websocket.receive_data(data)
         messages = self._messages()
@@ -259,6 +260,8 @@ class StreamSocket(asyncio.Protocol):
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if data and not transport.is_closing():
             transport.write(data)
+            if self._connection is not None:
+                self._connection.sent_bytes += len(data)
         if is_last:
             transport.close()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..auth.rules import matches
 from ..broker.interface import Receipt
-from ..model import Delivery
+from ..model import Delivery, MessageFilter
 from ..server.dispatcher import QueueDispatcher
 from .frames import Credit, RequestId, Subscribe
 
@@ -66,12 +66,17 @@ class Subscription:
     """The credit of all queues of the subscription together."""
 
     def __init__(
-        self, connection: StreamConnection, request: Subscribe, label: str, lease_ms: int | None
+        self,
+        connection: StreamConnection,
+        request: Subscribe,
+        label: str,
+        lease_ms: int | None,
+        wanted: MessageFilter | None,
     ) -> None:
         self.connection = connection
         self.id: RequestId = request.sub
         self.pattern = request.pattern
-        self.types = None if request.types is None else frozenset(request.types)
+        self.wanted = wanted
         self.label = label
         self.lease_ms = lease_ms  # None: that of the queue
         self.keeps_leases = request.keep  # when the connection ends

@@ -72,6 +72,7 @@ def list_audit(call: RestCall) -> None:
     )
 
     def work() -> AuditPage:
+        call.context.audit.flush()
         stored = records(store.lines(query.after))
         if query.before:
             stored = takewhile(lambda each: each.number < query.before, stored)

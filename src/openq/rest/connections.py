@@ -6,10 +6,12 @@ all. Closing a connection of another user needs the permission admin.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, structs
+from msgspec import Meta, field, structs
 
+from ..broker.interface import LossWindow
 from ..documents.values import iso, seconds
 from ..names import DEFAULT_ACCOUNT, split_name
 from ..server.connection_info import MAX_REASON, ChannelInfo, ConnectionInfo, HttpSummary, SubscriptionInfo
@@ -63,6 +65,11 @@ class ConnectionView(ReplyBody, kw_only=True):
     queues: list[str]  # the first of those that it consumes
     in_flight: int
     unsent_bytes: int
+    published: int  # messages, since it was opened
+    delivered: int
+    received_bytes: int
+    sent_bytes: int
+    last_error: str | None  # that one of its requests was answered with
 
 
 class ConsumerView(ReplyBody, kw_only=True):
@@ -131,8 +138,21 @@ class ServerLine(ReplyBody, kw_only=True):
     self: bool  # the server that answers
 
 
+class LossWindowView(ReplyBody, kw_only=True):
+    """What one kind of fault of Redis may lose of what was acknowledged."""
+
+    fault: str
+    when: str
+    loses: Literal["nothing", "seconds", "without_bound", "unknown"]
+    seconds: float | None  # of the last writes; null unless `loses` is "seconds"
+    text: str
+
+
 class ServerList(ReplyBody, kw_only=True):
+    """`loss_window` is empty without Redis: what is acknowledged is on the disk of this server."""
+
     servers: list[ServerLine]
+    loss_window: list[LossWindowView] = field(default_factory=list)
 
 
 @route(
@@ -249,9 +269,32 @@ def list_servers(call: RestCall) -> None:
     context = call.context
 
     def work() -> ServerList:
-        return ServerList(servers=[_line(each, call) for each in context.fleet.servers()])
+        cluster = context.broker.cluster
+        return ServerList(
+            servers=[_line(each, call) for each in context.fleet.servers()],
+            loss_window=[] if cluster is None else [_loss(each) for each in cluster.loss_window()],
+        )
 
     call.answer_with(work)
+
+
+def _loss(window: LossWindow) -> LossWindowView:
+    known = math.isfinite(window.seconds)
+    return LossWindowView(
+        fault=window.fault,
+        when=window.when,
+        loses=(
+            "unknown"
+            if math.isnan(window.seconds)
+            else "without_bound"
+            if not known
+            else "seconds"
+            if window.seconds
+            else "nothing"
+        ),
+        seconds=window.seconds if known and window.seconds else None,
+        text=window.text,
+    )
 
 
 def _line(entry: ServerEntry, call: RestCall) -> ServerLine:
@@ -373,6 +416,11 @@ def _fields(each: ConnectionInfo) -> dict[str, Any]:
         "queues": queues,
         "in_flight": each.in_flight,
         "unsent_bytes": each.unsent_bytes,
+        "published": each.published,
+        "delivered": each.delivered,
+        "received_bytes": each.received_bytes,
+        "sent_bytes": each.sent_bytes,
+        "last_error": each.last_error or None,
     }
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, field
 
 from ..broker import events as e
 from ..broker.events import EVENT_NAMES, EventFilter
+from ..documents.drafts import message_filter
 from ..documents.events import EventView
+from ..documents.formats import JSON
 from ..errors import InvalidSetting
+from ..model import MessageFilter
 from ..server.connection_info import client_of
 from ..server.event_access import EventAccess, queue_patterns
 from ..server.event_hub import EventHub
@@ -31,6 +35,12 @@ class EventQuery(QueryParameters, kw_only=True):
 
     events: Annotated[str, Meta(description="names, separated by commas; default: all")] = ""
     types: Annotated[str, Meta(description="types of published messages, separated by commas")] = ""
+    attributes: Annotated[
+        str,
+        Meta(
+            description="a JSON object: attributes of published messages, of each a value or a list of values"
+        ),
+    ] = ""
     bodies: Annotated[Flag, Meta(description="1: with the payloads of published messages")] = "0"
     after: str = ""
     from_: Annotated[Literal["oldest", "end"], Meta(description="where to begin without `after`")] = field(
@@ -89,7 +99,7 @@ def _follow(call: RestCall, queues: tuple[str, ...], queue: str | None) -> None:
             raise Problem("invalid", "peek shows published messages only: leave out events")
         events, bodies = frozenset((e.PUBLISHED,)), True
     own = frozenset() if queue is None else frozenset((queue,))
-    wanted = EventFilter(queues, events, frozenset(_words(query.types, "types")), own)
+    wanted = EventFilter(queues, events, _messages(call), own)
     if call.request.method == "HEAD":
         call.request.answer(200, b"", _MEDIA, _HEADERS)
         return
@@ -120,6 +130,18 @@ def _follow(call: RestCall, queues: tuple[str, ...], queue: str | None) -> None:
         call.work(hub.end_position, begin)
     else:
         begin(None)
+
+
+def _messages(call: RestCall) -> MessageFilter | None:
+    """`attributes` is a JSON object, as in the body of a receive."""
+    query = call.query
+    attributes: dict[str, object] | None = None
+    if query.attributes:
+        try:
+            attributes = msgspec.json.decode(query.attributes, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise Problem("malformed", f"attributes must be a JSON object: {error}") from None
+    return message_filter(_words(query.types, "types") or None, attributes, JSON)
 
 
 def _check(hub: EventHub, after: str) -> str:

@@ -198,7 +198,7 @@ class _ReaderProcess:
         self._readers.left(self, job)
         process = self._process
 
-        def bury() -> None:
+        def close_lost() -> None:
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -206,7 +206,7 @@ class _ReaderProcess:
                 process.wait()
 
         with suppress(RuntimeError):  # the context is closed: the system does it
-            self._readers.context.run(bury, lambda result, error: None)
+            self._readers.context.run(close_lost, lambda result, error: None)
 
 
 _TRIES = 2

@@ -59,6 +59,9 @@ class Receive(RequestBody, kw_only=True):
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0.0
     visibility_timeout: Seconds | None = None
     types: Annotated[list[str], Meta(max_length=100)] | None = None
+    attributes: dict[str, Any] | None = (
+        None  # for each a value or a list of values, one of which it must have
+    )
     consumer: Word | None = None
 
 
@@ -217,7 +220,7 @@ class Redrive(RequestBody, kw_only=True):
     """`set` and `remove` change fields of JSON bodies; messages that cannot be changed so stay.
 
     `stop_after` ends the redrive when so many of its messages have failed again; until the first ones are
-    acked only so many are sent.
+    acked only so many are sent. While it waits, `waits_for` in the result of the task says for how many.
     """
 
     to: Name | None = None
@@ -227,6 +230,12 @@ class Redrive(RequestBody, kw_only=True):
     remove: list[str] | None = None  # dotted paths
     stop_after: Annotated[int, Meta(ge=1, le=1000)] | None = None
     dry_run: bool = False
+
+
+class Resume(RequestBody, kw_only=True):
+    """With `watch` false a redrive with `stop_after` no longer waits for consumers, nor stops."""
+
+    watch: bool = True
 
 
 class Discard(RequestBody, kw_only=True):
@@ -260,6 +269,7 @@ class TaskView(ReplyBody, kw_only=True):
     kind: str
     queue: str
     state: str
+    paused: bool = False  # its state is "running" all the same
     done: int
     total: int | None
     started: str | None = None

@@ -108,7 +108,7 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
     "redrive_stopped": (
         409,
         "The redrive was stopped",
-        "Look at the new dead letters, mend the consumer, then redrive the rest.",
+        "Look at the new dead letters, fix the consumer, then redrive the rest.",
     ),
     "not_transformed": (422, "The body cannot be changed so", "Only fields of JSON bodies can be changed."),
     "task_not_found": (404, "No such operation", "GET /api/v1/tasks lists them."),
@@ -212,7 +212,11 @@ PROBLEMS: dict[str, tuple[int, str, str]] = {
         "The journal failed",
         "Check the disk and restart the server; nothing acknowledged is lost.",
     ),
-    "not_reloaded": (409, "Not reloaded", "Mend the configuration; `openq config check` validates the file."),
+    "not_reloaded": (
+        409,
+        "Not reloaded",
+        "Correct the configuration; `openq config check` validates the file.",
+    ),
     "audit_unavailable": (503, "Audit log unavailable", "Check the disk or Redis, then try again."),
     "not_stored": (503, "Write error", "Check the disk, then send it again; nothing was changed."),
     "journal_damaged": (500, "Stored data is damaged", "`openq journal check` lists what is damaged."),

@@ -90,9 +90,16 @@ def _is_restoring(call: RestCall) -> bool:
 def publish(call: RestCall) -> None:
     past = _past(call, call.body) if _is_restoring(call) else None
     draft = make_draft(call.body, call.sent, past, request_attributes(call.request.fields))
-    [result] = call.broker.publish_many(call.queue, [draft])
+    broker, queue = call.broker, call.queue
+    if draft.is_plain():
+        seq = broker.publish_body(queue, draft.body, draft.encoding)
+        if seq:
+            call.context.traffic.rest.published += 1
+            call.after_commit(Published(id=broker.inspect.id_of(seq)), 201)
+            return
+    [result] = broker.publish_many(queue, [draft])
     if isinstance(result, OpenQError):
-        raise publish_refusal(call.broker, call.queue, result, len(draft.body))
+        raise publish_refusal(broker, queue, result, len(draft.body))
     message_id, duplicate = result
     call.context.traffic.rest.published += not duplicate
     call.after_commit(Published(id=message_id, duplicate=True if duplicate else UNSET), 201)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, UnsetType
 
 from ..broker.interface import Receipt
+from ..documents.drafts import message_filter
 from ..documents.formats import join_messages
 from ..documents.receipts import read_receipt, receipt_failure, with_receipt
 from ..documents.values import iso, span_ms
@@ -48,7 +49,7 @@ def receive(call: RestCall) -> None:
     lease_ms = None
     if body.visibility_timeout is not None:
         lease_ms = span_ms(body.visibility_timeout, "visibility_timeout")
-    types = None if body.types is None else frozenset(body.types)
+    wanted = message_filter(body.types, body.attributes, call.sent)
     queue = call.queue
 
     def then(deliveries: list[Delivery], error: OpenQError | None) -> None:
@@ -65,7 +66,7 @@ def receive(call: RestCall) -> None:
             call.fail(problem)
 
     long_polls.receive(
-        *(call.context, call.request, queue, body.max, lease_ms, body.consumer, types, body.wait, then),
+        *(call.context, call.request, queue, body.max, lease_ms, body.consumer, wanted, body.wait, then),
         MAX_ANSWER_BYTES,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..broker.bulk import check_rate
+from ..broker.bulk import Pace, check_rate
 from ..broker.interface import Broker, Filter
 from ..documents.transform import NotTransformed, Transform
 from ..errors import MessageNotFoundError, QueueInUse
@@ -150,8 +150,8 @@ class CarefulRedrive:
         self._breaker = (
             None if body.stop_after is None else RedriveBreaker(call.broker, call.queue, body.stop_after)
         )
-        self._started = time.monotonic()
-        self._done = self._unchanged = 0
+        self._pace = Pace(body.rate, task.progress)
+        self._done = self._unchanged = self._waits_for = 0
 
     def run(self) -> int:
         # All candidates first: messages that fail again while this runs are not redriven again.
@@ -165,6 +165,7 @@ class CarefulRedrive:
         while start < len(ids) and (room := self._room()):
             self._send(ids[start : start + room])
             start += room
+        self._waits_for = 0
         # The last ones may still fail: whoever waits for the task learns of it.
         self._report()
         return self._done
@@ -172,21 +173,26 @@ class CarefulRedrive:
     def _room(self) -> int:
         """How many messages may go out now. Waits for the rate and for the breaker; 0: cancelled."""
         looked = 0.0
-        while self._task.progress(self._done):
+        while self._pace.reports(self._done):
             now = time.monotonic()
             room = _CHUNK
-            if self._breaker is not None:
+            if self._breaker is not None and self._task.is_watched:
                 if now - looked >= _LOOK_S:
                     looked = now
                     if not self._breaker.check():
+                        self._waits_for = 0
                         self._report()
                         raise RedriveStopped(self._breaker.failed, self._done)
                     self._report()
                 room = min(room, self._breaker.room)
+                self._waits_for = 0 if room > 0 else self._breaker.open
+            else:
+                self._waits_for = 0
             if self._rate is not None:
-                room = min(room, int((now - self._started) * self._rate) + 1 - self._done - self._unchanged)
+                room = min(room, int(self._pace.due()) + 1 - self._done - self._unchanged)
             if room > 0:
                 return room
+            self._report()
             self._task.cancelling.wait(_LOOK_S if self._rate is None else min(_LOOK_S, 1 / self._rate))
         return 0
 
@@ -229,5 +235,7 @@ class CarefulRedrive:
             result["not_transformed"] = self._unchanged
         if self._breaker is not None:
             result["failed_again"] = self._breaker.failed
+        if self._waits_for:
+            result["waits_for"] = self._waits_for
         self._task.result = result
         self._task.done = self._done

@@ -3,7 +3,8 @@
 Theory of operation. A redriven message is *open* while it is in its target queue, *failed again* once it is
 in a dead-letter queue again, and *settled* otherwise. At first `stop_after` messages go out; later at most as
 many are open as were settled. So the redrive becomes faster while consumers succeed, and when they fail, few
-messages fail again. Without consumers it waits.
+messages fail again. Without consumers it waits, until somebody
+cancels it or lets it go on unwatched.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ class RedriveBreaker:
     def room(self) -> int:
         """How many messages may go out now."""
         return min(max(self._stop_after, self._settled), MAX_OPEN) - len(self._open)
+
+    @property
+    def open(self) -> int:
+        """How many messages went out and are not settled yet."""
+        return len(self._open)
 
     def add(self, ids: Iterable[str], target: str) -> None:
         self._open.update(dict.fromkeys(ids, target))

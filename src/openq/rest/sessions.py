@@ -61,6 +61,7 @@ class SessionView(ReplyBody, kw_only=True):
     token_rules: list[RuleView] | None  # further limits of the token that was used
     permissions: Permissions | None
     read_only: bool  # the dashboard offers no actions
+    trace_url: str | None  # with {trace_id}: where the trace of a message is shown
     begun: str | None
     idle_until: str | None  # it ends then without a further request
     ends: str | None  # and then in any case
@@ -227,6 +228,7 @@ def _view(call: RestCall, caller: Principal, hash: str = "") -> SessionView:
         token_rules=None if caller.scope is None else rule_views(caller.scope),
         permissions=permissions,
         read_only=config.ui_read_only or not may_change,
+        trace_url=config.ui_trace_url if is_known else None,
         begun=begun,
         idle_until=idle_until,
         ends=ends,

@@ -1,10 +1,10 @@
-"""Tasks, while they run and for a while after: list, show, cancel."""
+"""Tasks, while they run and for a while after: list, show, pause, resume, cancel."""
 
 from __future__ import annotations
 
 from ..server.tasks import Task
 from .call import RestCall
-from .message_schemas import TaskListView, TaskView
+from .message_schemas import Resume, TaskListView, TaskView
 from .problems import Problem
 from .routes import route
 from .views import task_view
@@ -64,4 +64,37 @@ def show_task(call: RestCall) -> None:
 def cancel_task(call: RestCall) -> None:
     task = _task(call, "manage")
     task.cancel()
+    call.answer(task_view(task))
+
+
+@route(
+    "POST",
+    "tasks/{id}/pause",
+    permission="manage",
+    scope="task",
+    sqs_actions=("CancelMessageMoveTask",),
+    summary="Pause a long operation",
+    reply=TaskView,
+)
+def pause_task(call: RestCall) -> None:
+    """It waits before its next messages, until it is resumed or cancelled."""
+    task = _task(call, "manage")
+    task.pause()
+    call.answer(task_view(task))
+
+
+@route(
+    "POST",
+    "tasks/{id}/resume",
+    permission="manage",
+    scope="task",
+    sqs_actions=("CancelMessageMoveTask",),
+    summary="Resume a long operation",
+    request=Resume,
+    reply=TaskView,
+)
+def resume_task(call: RestCall) -> None:
+    """Also of a redrive that waits for consumers: with `watch` false it sends the rest."""
+    task = _task(call, "manage")
+    task.resume(is_watched=call.body.watch)
     call.answer(task_view(task))

@@ -62,6 +62,7 @@ def task_view(task: Task) -> TaskView:
         kind=task.kind,
         queue=task.queue,
         state=task.state,
+        paused=task.paused,
         done=task.done,
         total=task.total,
         started=iso(task.started_ms),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -20,6 +20,7 @@ class EventChoice(RequestBody, kw_only=True):
     queues: Words = field(default_factory=list)
     events: Words = field(default_factory=list)
     types: Words = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
     bodies: bool = False
 
 
@@ -33,6 +34,7 @@ class WebhookChange(RequestBody, kw_only=True):
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
     queue: Name | None = None
     types: Words = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
     events: EventChoice | None = None
     mode: Mode | None = None
     batch: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1
@@ -75,6 +77,7 @@ class WebhookView(ReplyBody, kw_only=True):
     url: str
     queue: str | None
     types: list[str]
+    attributes: dict[str, Any]
     events: EventChoice | None
     mode: str
     batch: int

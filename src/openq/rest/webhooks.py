@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from ..broker.history import HistoryRange
-from ..documents.values import iso, iso_or_none, moment_ms, seconds, span_ms
+from ..documents.values import iso, iso_or_none, moment_ms, read_attributes, seconds, span_ms
 from ..errors import InvalidSetting, WebhookNotFound
 from ..limits import rate_text
 from ..parsing import without_password
@@ -26,7 +26,7 @@ from .call import RestCall
 from .message_schemas import TaskView
 from .problems import Problem
 from .routes import route
-from .views import task_view
+from .views import attributes_of, task_view
 from .webhook_schemas import (
     AttemptList,
     AttemptQuery,
@@ -102,12 +102,14 @@ def _view(call: RestCall, webhook: Webhook, secret: str | None = None) -> Webhoo
         url=without_password(webhook.url),
         queue=None if webhook.queue is None else call.short_name(webhook.queue),
         types=webhook.types,
+        attributes=attributes_of(webhook.attributes, call.format),
         events=None
         if selected is None
         else EventChoice(
             queues=[call.short_name(each) for each in selected.queues],
             events=selected.events,
             types=selected.types,
+            attributes=attributes_of(selected.attributes, call.format),
             bodies=selected.bodies,
         ),
         mode=webhook.mode,
@@ -237,6 +239,7 @@ def _fields(call: RestCall, body: WebhookChange) -> dict[str, Any]:
         "url": body.url,
         "queue": None if body.queue is None else call.qualified(body.queue),
         "types": body.types,
+        "attributes": read_attributes(body.attributes, call.sent.is_json),
         "batch": body.batch,
         "headers": body.headers,
         "concurrency": body.concurrency,

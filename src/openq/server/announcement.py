@@ -80,6 +80,8 @@ def banner(server: Announced, out: TextIO) -> None:
         f"  AMQP       {_amqp_line(server)}",
         f"  metrics    {url}/metrics   health: {url}/readyz",
     ]
+    if config.processes > 1:
+        lines.append(f"  processes  {config.processes}")
     if config.relaxed:
         lines.append(
             "  RELAXED    replies do not wait for the sync: up to 50 ms of writes are lost in a power cut"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
+import importlib
+import io
 import logging
 import os
-import resource
 import signal
 import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, cast
 
 from .._version import __version__
 from ..alerts.service import AlertService
@@ -22,14 +22,11 @@ from ..amqp.definitions_import import apply_at_start
 from ..amqp.management.api import ManagementApi
 from ..amqp.server import AmqpServer
 from ..amqp.topology import Topology
-from ..auth.documents import SharedDocument
 from ..auth.failed_logins import RefusedLogin
-from ..auth.guard import Guard, first_key, write_secret_file
-from ..auth.sessions import Sessions
-from ..auth.store import UserStore
-from ..broker.audit import FAILED, OK, AuditLimits
+from ..auth.guard import Guard, first_key
+from ..broker.audit import FAILED, OK
 from ..broker.interface import Broker
-from ..config import DEFAULT_AMQP_PORT, Config, flag_of
+from ..config import DEFAULT_AMQP_PORT, Config
 from ..errors import InvalidSetting, OpenQError
 from ..local.broker import LocalBroker
 from ..logs import SLOW, emit
@@ -43,18 +40,25 @@ from ..webhooks.service import WebhookService
 from .announcement import Announcer
 from .audit import shown_detail
 from .buffers import buffer_bytes
+from .config_limits import audit_limits, http_limits, raise_file_limit
 from .context import ServerContext, StreamView
 from .declarations import Declarations, Undo, reason_of
 from .health import HealthHandler
+from .home import is_of_home, pass_on, serve_home
 from .http_request import HttpRequest
-from .listener import HttpLimits, Listener, new_loop
+from .listener import Listener, new_loop
 from .logs import LoopWatch, RequestLog, set_up_logging
 from .memory import MemoryReclaimer, limit_arenas
+from .ports import BACKLOG, PortTaken, cannot_listen
 from .reload import NotReloaded, ReloadReport, ThenReloaded, compare, merged
 from .router import HttpRouter
 from .systemd import Systemd
 from .tls import client_context, load_certificate, tls_context
 from .tracing import open_tracing
+from .user_stores import NoCredentials, keep_first_key, open_sessions, open_user_store
+
+if TYPE_CHECKING:
+    from .process_member import Member
 
 log = logging.getLogger("openq.server")
 
@@ -63,30 +67,26 @@ DISCONNECT_S = 3.0  # for connections to return their deliveries to a remote sto
 SWEEP_S = 60.0  # interval of the sweep of staged batches
 
 
-class NoCredentials(InvalidSetting):
-    code = "no_credentials"
-
-
-class PortTaken(InvalidSetting):
-    code = "port_taken"
-
-    def __init__(self, text: str, port: int, advice: str) -> None:
-        super().__init__(f"{text}; stop the other program, or {advice}")
-        self.port = port
-        self.advice = advice  # how to choose another port
-
-
 class Server:
     """One process: one loop, one broker, one HTTP port."""
 
-    def __init__(self, config: Config, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: Config,
+        broker: Broker,
+        loop: asyncio.AbstractEventLoop,
+        member: Member | None = None,
+    ) -> None:
+        """`member`: this process is one of several that serve the same ports."""
         self.config = config
+        self.member = member
         self.tracing = open_tracing(config)
         if self.tracing is not None:
             broker = self.tracing.traced(broker)
         self.broker = broker
         self.loop = loop
-        self.store = open_user_store(config, broker)
+        changed = None if member is None else member.announce_users
+        self.store = open_user_store(config, broker, changed)
         self.new_key: tuple[str, str, str] | None = None
         if config.auth == "on" and not self.store.users():
             self.new_key = first_key(self.store)
@@ -97,13 +97,14 @@ class Server:
             time.time,
             accepted_hosts=hosts,
             region=config.region,
-            sessions=open_sessions(config, broker),
+            sessions=open_sessions(config, broker, changed),
         )
         self._require_auth()
         self.context = ServerContext(broker, loop, config, self.guard)
+        self.context.member = member
         self.sqs = sqs = SqsHandler(self.context)
         rest = RestHandler(self.context)
-        health = HealthHandler(self.context)
+        self._health = health = HealthHandler(self.context)
         self.topology = Topology(self.context)
         self.amqp = AmqpServer(self.context, self.topology)
         self.context.amqp = self.amqp
@@ -125,6 +126,8 @@ class Server:
         if config.ui:
             self.router.add_pages("/ui/", UiHandler().handle, redirect)
         self._handler = self._enter if broker.storage.waits else self.router.handle
+        if member is not None:
+            self._join(member)
         self._request_log = RequestLog(self._handler)
         self._loop_watch = LoopWatch(loop, lambda: self._request_log.slow_s)
         self.listener = Listener(
@@ -138,7 +141,7 @@ class Server:
         self.amqp_url = ""
         self.amqps_url = ""
         self._listening: asyncio.AbstractServer | None = None
-        self._amqp_listening: list[asyncio.AbstractServer] = []
+        self._more_listening: list[asyncio.AbstractServer] = []
         self._refresher: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._was_open = self.guard.is_open
@@ -146,11 +149,28 @@ class Server:
         self._reading_users = False
         self.read_config: Callable[[], Config] | None = None  # reads the configuration again
         self._reloading = self._reload_again = False
-        self.context.reload = self.reload
+        self.context.reload = self._reload_all
         self._tls_context: ssl.SSLContext | None = None
         self._amqps_context: ssl.SSLContext | None = None
         self._reclaimer = MemoryReclaimer(self._activity, self._in_thread, clear_caches=self._clear_caches)
         self._set_logs(config)
+
+    def _join(self, member: Member) -> None:
+        """Be one of several processes."""
+        member.page_of = lambda view: self._health.page_of(*cast(tuple[str, bool, str], view))
+        member.in_thread = self._in_thread
+        member.users_changed = self._read_users
+        if member.place.home is not None:
+            return
+        handle, path = self._handler, member.place.home_path
+
+        def handle_or_pass_on(request: HttpRequest) -> None:
+            if is_of_home(request):
+                pass_on(self.loop, path, request)
+            else:
+                handle(request)
+
+        self._handler = handle_or_pass_on
 
     def _set_logs(self, config: Config) -> None:
         """What is logged on demand: requests, slow operations, state changes."""
@@ -217,14 +237,12 @@ class Server:
         self._warn_hidden_regions()
         config = self.config
         self._tls_context = context = tls_context(config)
-        try:
-            self._listening = await self.loop.create_server(
-                self.listener.make, config.host.strip("[]"), config.port, ssl=context, backlog=4096
-            )
-        except OSError as error:
-            raise self._cannot_listen("port", config.port, "", error) from error
+        self._listening = await self._listen("port", config.port, self.listener.make, context)
         self.listener.start(self.loop)
         self.url = f"{config.scheme}://{self._address_of(self._listening)}"
+        member = self.member
+        if member is not None and member.place.home is not None:
+            self._more_listening.append(await serve_home(self.loop, member.place.home, self.listener))
         await self._start_amqp(context)
         self.management.ports = {
             protocol: int(url.rpartition(":")[2])
@@ -232,7 +250,8 @@ class Server:
             if url
         }
         self.broker.announce_url(self.url)
-        self.context.fleet.start(self.url, self.amqp_url or self.amqps_url)
+        number = 0 if member is None else member.place.number
+        self.context.fleet.start(self.url, self.amqp_url or self.amqps_url, number)
         self._start_audit()
         self._refresh()
         self._sweep()
@@ -281,28 +300,38 @@ class Server:
         self, key: str, port: int | Literal["auto"], context: ssl.SSLContext | None
     ) -> str:
         """Listen, and return the address."""
-        config = self.config
         wanted = DEFAULT_AMQP_PORT if port == "auto" else port
         try:
-            listening = await self.loop.create_server(
-                self.amqp.protocol, config.host.strip("[]"), wanted, ssl=context, backlog=4096
-            )
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE and port == "auto":
-                log.info("port %d is taken: AMQP is served on a free one", wanted)
-                return await self._listen_amqp(key, 0, context)
-            raise self._cannot_listen(key, wanted, " for AMQP", error) from error
-        self._amqp_listening.append(listening)
+            listening = await self._listen(key, wanted, self.amqp.protocol, context)
+        except PortTaken:
+            if port != "auto":
+                raise
+            log.info("port %d is taken: AMQP is served on a free one", wanted)
+            return await self._listen_amqp(key, 0, context)
+        self._more_listening.append(listening)
         return self._address_of(listening)
 
-    def _cannot_listen(self, key: str, port: int, what_for: str, error: OSError) -> InvalidSetting:
-        text = f"cannot listen on {self.config.host} port {port}{what_for}: {error.strerror or error}"
-        if error.errno != errno.EADDRINUSE:
-            return InvalidSetting(f"{text}; choose --host, an address of this machine")
-        choices = (
-            "auto or 0 picks a free one, off serves none" if key == "amqp_port" else "0 picks a free one"
-        )
-        return PortTaken(text, port, f"choose another with {flag_of(key)} ({choices})")
+    async def _listen(
+        self,
+        key: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        context: ssl.SSLContext | None,
+    ) -> asyncio.AbstractServer:
+        """Raises PortTaken or InvalidSetting."""
+        if self.member is not None:  # the supervisor has opened them
+            first, *more = [
+                await self.loop.create_server(protocol, sock=each, ssl=context, backlog=BACKLOG)
+                for each in self.member.place.sockets[key]
+            ]
+            self._more_listening += more
+            return first
+        try:
+            return await self.loop.create_server(
+                protocol, self.config.host.strip("[]"), port, ssl=context, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise cannot_listen(self.config, key, port, error) from error
 
     def _declare(self, config: Config) -> list[tuple[str, str]]:
         """The queues, schedules and webhooks of the configuration. Returns what has changed."""
@@ -369,7 +398,10 @@ class Server:
 
         def prepare() -> tuple[Config, list[tuple[str, str]]]:
             wanted = running if self.read_config is None else self.read_config()
-            tls_context(merged(running, wanted))  # raises for a certificate that cannot be used
+            taken = merged(running, wanted)
+            tls_context(taken)  # raises for a certificate that cannot be used
+            if taken.tls_cert != wanted.tls_cert:
+                tls_context(wanted)  # nor could the restart use it that switches TLS on
             self.alerts.prepare(wanted.alerts)
             self._read_shared_users() if self.broker.cluster is not None else self.guard.refresh()
             return wanted, self._declare(wanted)
@@ -389,6 +421,16 @@ class Server:
             then(report, error)
 
         self.context.run(prepare, prepared)
+
+    def _reload_all(self, then: ThenReloaded) -> None:
+        """This process, which answers, and then the others."""
+
+        def reloaded(report: ReloadReport | None, error: BaseException | None) -> None:
+            if report is not None and self.member is not None:
+                self.member.reload_others()
+            then(report, error)
+
+        self.reload(reloaded)
 
     def _apply(self, wanted: Config, declared: list[tuple[str, str]]) -> ReloadReport:
         report = compare(self.config, wanted)
@@ -435,6 +477,8 @@ class Server:
             if self._reload_again:
                 self._reload_again = False
                 self.reload_by_signal()
+            elif self.member is not None:
+                self.member.reloaded()
             else:
                 self.systemd.reloaded()
 
@@ -467,7 +511,7 @@ class Server:
             self._refresher.cancel()
         if self._listening is not None:
             self._listening.close()
-        for listening in self._amqp_listening:
+        for listening in self._more_listening:
             listening.close()
         self.listener.drain()
         self.amqp.drain()
@@ -542,37 +586,14 @@ class Server:
         return count
 
 
-def http_limits(config: Config) -> HttpLimits:
-    return HttpLimits(
-        request_bytes=config.max_request_bytes,
-        connections=config.max_connections,
-        head_s=config.header_timeout_s,
-        body_s=config.body_timeout_s,
-        idle_s=config.idle_timeout_s,
-    )
-
-
-def audit_limits(config: Config) -> AuditLimits:
-    return AuditLimits(config.audit_bytes, int(config.audit_age_s * 1000))
-
-
-def raise_file_limit() -> None:
-    """Raise the limit of open files: each connection is a file, and the soft limit is often 1,024 where the
-    hard limit is much higher."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or soft < hard:
-        wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> int:
     """Serve until a signal stops the server. Returns the number of stored messages.
 
     One run of the loop: a signal between two runs would be lost.
     """
     stopping: asyncio.Future[str] = server.loop.create_future()
-    systemd = server.systemd = Systemd()
+    member = server.member
+    systemd = server.systemd = Systemd() if member is None else Systemd({})
 
     def stop(number: signal.Signals) -> None:
         if not stopping.done():
@@ -580,6 +601,8 @@ async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> i
 
     for number in (signal.SIGTERM, signal.SIGINT):
         server.loop.add_signal_handler(number, stop, number)
+    if member is not None:
+        await member.open(server.loop, lambda: stop(signal.SIGTERM))
     server.read_config = options.reload
     server.loop.add_signal_handler(signal.SIGHUP, server.reload_by_signal)
     await server.start()
@@ -589,13 +612,18 @@ async def _serve(server: Server, announcer: Announcer, options: RunOptions) -> i
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     announcer.ready(server)
+    if member is not None:
+        member.ready(cast(io.StringIO, options.said).getvalue())
     if options.ready is not None:
         options.ready(server)
     systemd.ready(server.loop, f"serving at {server.url}")
     reason = await stopping
     systemd.stopping()
     announcer.stopping(reason)
-    return await server.drain()
+    count = await server.drain()
+    if member is not None:
+        member.stopped(count)
+    return count
 
 
 def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -> Broker:
@@ -617,31 +645,10 @@ def open_broker(config: Config, loop: asyncio.AbstractEventLoop | None = None) -
     return RedisBroker(config.store, profile=config.profile, loop=loop)
 
 
-def open_user_store(config: Config, broker: Broker) -> UserStore:
-    """The users shared by all servers of the store, or those in the data directory."""
-    if broker.cluster is not None:
-        return UserStore(place=SharedDocument(broker.cluster, "users", "the document of users in Redis"))
-    return UserStore(None if config.path is None else os.path.join(config.path, "users.json"))
-
-
-def open_sessions(config: Config, broker: Broker) -> Sessions:
-    """The logins of the dashboard, beside the users."""
-    limits = int(config.session_idle_s * 1000), int(config.session_max_s * 1000)
-    path, place = None, None
-    if broker.cluster is not None:
-        place = SharedDocument(broker.cluster, "sessions", "the document of sessions in Redis")
-    elif config.path is not None:
-        path = os.path.join(config.path, "sessions.json")
-    return Sessions(_wall_ms, path, place=place, idle_ms=limits[0], max_ms=limits[1])
-
-
-def _wall_ms() -> int:
-    return int(time.time() * 1000)
-
-
 class RunOptions(NamedTuple):
     ready: Callable[[Server], None] | None = None  # called once the server accepts requests
     reload: Callable[[], Config] | None = None  # reads the configuration again, for SIGHUP
+    said: TextIO | None = None  # where a process of several prints what its supervisor shows
 
 
 def run(
@@ -653,8 +660,22 @@ def run(
     reload: Callable[[], Config] | None = None,
 ) -> int:
     """Serve until SIGTERM or Ctrl-C. Returns the exit code. With `as_json` the output is for programs."""
-    announcer = Announcer(out or sys.stdout, config, as_json=as_json)
-    writer = set_up_logging(config)
+    out = out or sys.stdout
+    member: Member | None = None
+    if config.processes > 1:
+        from .process_group import Supervisor  # imported only where it is used
+        from .process_member import Member
+
+        with suppress(ModuleNotFoundError):  # `open_broker` says what is missing
+            importlib.import_module("openq.redis.broker")  # once, in memory that all of them share
+        gc.collect()
+        gc.freeze()
+        outcome = Supervisor(config, out, as_json=as_json).run()
+        if outcome.place is None:
+            return outcome.exit_code
+        member, out = Member(outcome.place), io.StringIO()
+    announcer = Announcer(out, config, as_json=as_json)
+    writer = set_up_logging(config, 0 if member is None else member.place.number)
     # Until the loop takes it over: a SIGHUP during the start must not end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_file_limit()
@@ -662,11 +683,11 @@ def run(
     loop = new_loop()
     broker = open_broker(config, loop)
     try:
-        server = Server(config, broker, loop)
+        server = Server(config, broker, loop, member)
         if server.new_key is not None:
-            _keep_first_key(config, server.new_key, is_shown=as_json or config.log_format != "json")
+            keep_first_key(config, server.new_key, is_shown=as_json or config.log_format != "json")
         start_s = time.monotonic()
-        count = loop.run_until_complete(_serve(server, announcer, RunOptions(ready, reload)))
+        count = loop.run_until_complete(_serve(server, announcer, RunOptions(ready, reload, out)))
         announcer.stopped(count, time.monotonic() - start_s)
         return 0
     finally:
@@ -675,14 +696,3 @@ def run(
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
         writer.flush()
-
-
-def _keep_first_key(config: Config, new_key: tuple[str, str, str], *, is_shown: bool) -> None:
-    if config.path is not None:
-        text = "AWS_ACCESS_KEY_ID={1}\nAWS_SECRET_ACCESS_KEY={2}\n".format(*new_key)
-        write_secret_file(os.path.join(config.path, "first-key"), text)
-    elif not is_shown:
-        raise NoCredentials(
-            "`--auth on` makes a first key, which `--log-format json` would show nowhere: no secret is "
-            "logged; create a user first (`openq user add`), or use `--json` or `--log-format text`"
-        )

@@ -28,6 +28,7 @@ MAX_WAITING = 10_000
 BATCH = 200
 RETRY_S = 1.0
 STOP_S = 5.0
+READ_S = 2.0
 _MAX_TEXT = 300
 _MAX_ITEMS = 50
 
@@ -105,6 +106,7 @@ class AuditLog:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._is_failing = False
         self.written = 0
         self.lost = 0
 
@@ -182,6 +184,15 @@ class AuditLog:
 
     # -- writing
 
+    def flush(self) -> None:
+        """Wait for the records that were recorded before this call. Blocks.
+
+        A reader sees its own changes. While the store cannot be written, it reads what is there.
+        """
+        with self._changed:
+            end = self.written + len(self._waiting)
+            self._changed.wait_for(lambda: self.written >= end or self._is_failing or self._stopping, READ_S)
+
     def stop(self) -> None:
         """Write what waits; what cannot be written now is lost, and said so. Blocks."""
         with self._changed:
@@ -220,6 +231,8 @@ class AuditLog:
                 with self._changed:
                     if self._stopping:
                         return
+                    self._is_failing = True
+                    self._changed.notify_all()
                     self._changed.wait_for(lambda: self._stopping, RETRY_S)
                 continue
             if failing_since_s is not None:
@@ -230,3 +243,5 @@ class AuditLog:
                 for _ in batch:
                     self._waiting.popleft()
                 self.written += len(batch)
+                self._is_failing = False
+                self._changed.notify_all()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 PROTOCOLS = ("amqp", "ws", "sse", "http")
 MAX_REASON = 100  # characters; a close frame of a WebSocket has 123 bytes
 MAX_CLIENT = 200
+MAX_ERROR = 300
 
 
 class Numbered(Protocol):
@@ -74,6 +75,12 @@ class ConnectionInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str = ""  # as the client names the connection
     in_flight: int = 0
     unsent_bytes: int = 0
+    # Since it was opened.
+    published: int = 0
+    delivered: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    last_error: str = ""  # that it was answered with
     channels: list[ChannelInfo] = msgspec.field(default_factory=list)
     subscriptions: list[SubscriptionInfo] = msgspec.field(default_factory=list)
     consumers: list[ConsumerInfo] = msgspec.field(default_factory=list)

@@ -32,7 +32,7 @@ from .listener import Listener
 from .process_metrics import ProcessFigures
 from .reload import Reloader
 from .series_thread import SeriesThread
-from .stream_login import StreamLogin, Tickets
+from .stream_login import SharedTickets, StreamLogin, TicketOffice, Tickets
 from .tasks import TaskList
 from .threads import submit
 from .traffic import Traffic
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .connections import Connections
     from .event_hub import EventHub
     from .live_feed import LiveFeed
+    from .process_member import Member
 
 log = logging.getLogger("openq.server")
 
@@ -152,7 +153,8 @@ class ServerContext:
         self.alerts: AlertView | None = None  # set by the server
         self.open_streams: Callable[[], StreamView] | None = None  # set by the server
         self._streams: StreamView | None = None
-        self.tickets = Tickets()
+        shared = broker.storage.waits
+        self.tickets: TicketOffice = SharedTickets(broker.kv, guard) if shared else Tickets()
         self.event_log = EventLog(broker)
         self.reload: Reloader | None = None  # set by the server; reads its configuration again
         self.audit = AuditLog(broker.audit, broker.now_ms)
@@ -162,6 +164,7 @@ class ServerContext:
         self.consumer_events = ConsumerEvents(self)
         self.event_bridge = EventBridge(self)
         self.fleet = Fleet(self)
+        self.member: Member | None = None  # set by the server, if it is one of several processes
         self._connections: Connections | None = None
 
     @property

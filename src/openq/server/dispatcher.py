@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from ..broker.interface import Receipt
 from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError, OutOfRoom, QueueNotFound, StoreError
-from ..model import NO_DEADLINE, Delivery
+from ..model import NO_DEADLINE, Delivery, MessageFilter
 from ..names import split_name
 from .context import ServerContext
 
@@ -80,14 +80,18 @@ class DispatchHub:
     def deliveries_ready(self, then: Callable[[list[Delivery]], None], deliveries: list[Delivery]) -> None:
         """Called by the broker with its lock held, in any thread: `then` gets them on the loop."""
         if threading.get_ident() != self._thread:
-            try:
-                self.context.loop.call_soon_threadsafe(self.context.enter, then, deliveries)
-            except RuntimeError:
-                pass  # the loop is closed; a restart requeues what connections had in flight
+            self.run_on_loop(then, deliveries)
             return
         if not self._ready:
             self.context.loop.call_soon(self._pass_on_ready)
         self._ready.append((then, deliveries))
+
+    def run_on_loop(self, work: Callable[..., object], *arguments: object) -> None:
+        """From any thread."""
+        try:
+            self.context.loop.call_soon_threadsafe(self.context.enter, work, *arguments)
+        except RuntimeError:
+            pass  # the loop is closed; a restart requeues what connections had in flight
 
     def _pass_on_ready(self) -> None:
         ready, self._ready = self._ready, []
@@ -118,7 +122,7 @@ class DispatchHub:
 
 
 class QueueDispatcher(Generic[C]):
-    """One queue with consumers that have the same lease and the same filter by type.
+    """One queue with consumers that have the same lease and the same filter.
 
     `single_active`: only the first consumer gets messages, on the server for which `is_leader` is true.
     """
@@ -131,7 +135,7 @@ class QueueDispatcher(Generic[C]):
         shared_label: str,
         on_unused: Callable[[QueueDispatcher[C]], None],
         lease_ms: int | None = NO_DEADLINE,
-        types: frozenset[str] | None = None,
+        wanted: MessageFilter | None = None,
         single_active: bool = False,
         is_leader: Callable[[QueueDispatcher[C]], bool] | None = None,
     ) -> None:
@@ -155,8 +159,12 @@ class QueueDispatcher(Generic[C]):
         self._is_dispatching = self._is_requested = False  # see `dispatch`
         self._is_limited_by_bytes = False  # the ready messages exceed MAX_BATCH_BYTES
         self.lease_ms = lease_ms
-        self.types = types
-        self._waiter = Waiter(1, lease_ms, None, types, self._on_served)
+        self.wanted = wanted
+        self._waiter = Waiter(
+            *(1, lease_ms, None, wanted, self._on_served),
+            on_ready=self._on_ready,
+            max_bytes=MAX_BATCH_BYTES,
+        )
 
     def add(self, consumer: C) -> None:
         at = len(self.consumers)
@@ -197,7 +205,9 @@ class QueueDispatcher(Generic[C]):
         return capacity
 
     def _batch_limit(self) -> int:
-        """How many messages to take, by their mean size."""
+        """How many messages to take, by their mean size. A remote store applies `max_bytes` itself."""
+        if self.context.broker.storage.waits:
+            return MAX_BATCH
         _, count, size = self.context.broker.waiting(self.queue_key)
         self._is_limited_by_bytes = size > MAX_BATCH_BYTES
         return max(1, MAX_BATCH_BYTES * max(count, 1) // size) if self._is_limited_by_bytes else MAX_BATCH
@@ -311,6 +321,14 @@ class QueueDispatcher(Generic[C]):
     def _on_served(self, deliveries: list[Delivery]) -> None:
         """Called with the broker's lock held, in any thread."""
         self._hub.deliveries_ready(self.on_deliveries, deliveries)
+
+    def _on_ready(self) -> None:
+        """Called in any thread, by a remote store: there may be messages."""
+        self._hub.run_on_loop(self._wake)
+
+    def _wake(self) -> None:
+        self._is_waiting = False
+        self.dispatch()
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         self._is_waiting = False

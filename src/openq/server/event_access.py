@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..auth.policy import POLICY_NOTE
 from ..broker.events import Event
-from ..names import DEFAULT_ACCOUNT, qualified_name, split_name, split_namespace
-from .condition_keys import connection_condition_keys
+from ..names import DEFAULT_ACCOUNT, qualified_name, split_name
+from .connection_access import connection_may
 from .stream_login import StreamLogin
 
 if TYPE_CHECKING:
@@ -84,20 +83,14 @@ class EventAccess:
         return known
 
     def _decide(self, queue_key: str) -> bool:
-        guard, principal = self._context.guard, self._principal
+        principal = self._principal
         if not queue_key:  # of the whole server
-            return self._account is None and guard.may(principal, "admin", DEFAULT_ACCOUNT, None)
-        account, name = split_name(queue_key)
-        if self._account is not None and account != self._account:
+            may = self._context.guard.may
+            return self._account is None and may(principal, "admin", DEFAULT_ACCOUNT, None)
+        if self._account is not None and split_name(queue_key)[0] != self._account:
             return False
-        queue = self._context.broker.find_queue(queue_key)
-        policy = None if queue is None else queue.settings.notes.get(POLICY_NOTE)
-        if policy is None:
-            return guard.may(principal, _ACTION, account, name)
-        region = split_namespace(account)[0] or self._context.config.region
-        keys = connection_condition_keys(self.is_tls, self.peer, principal, region, self._context.now_ms())
-        return guard.may(
-            principal, _ACTION, account, name, policy=policy, sqs_action=self._sqs_action, condition_keys=keys
+        return connection_may(
+            self._context, principal, _ACTION, queue_key, self._sqs_action, self.peer, self.is_tls
         )
 
     def refresh(self, is_changed: bool, now_ms: int) -> bool:

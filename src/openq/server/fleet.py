@@ -77,9 +77,12 @@ class Fleet:
 
     # -- announcements
 
-    def start(self, url: str, amqp_url: str) -> None:
+    def start(self, url: str, amqp_url: str, process: int = 0) -> None:
+        """`process` is the number of this process, if the server has several."""
         self._url, self._amqp_url = url, amqp_url
         self.name = f"{socket.gethostname()[:60]}:{url.rpartition(':')[2]}"
+        if process:
+            self.name += f"/{process}"
         if self._cluster is not None:
             self._tick()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from .._version import __version__
 from ..broker.interface import Broker
@@ -39,7 +39,7 @@ class HealthHandler:
         elif request.path == "/livez":
             request.answer(200, b"alive\n", _TEXT)
         elif request.path == "/metrics":
-            self._metrics(request, self.families)
+            self._metrics(request, "metrics")
         elif request.path == "/metrics/queues":
             self._queue_metrics(request)
         else:
@@ -49,21 +49,28 @@ class HealthHandler:
             # Damage is degraded, not unready: everything intact is served, and an operator has to look.
             word = {"ok": "ready", "degraded": "degraded"}.get(health.status, "not ready")
             hint = () if health.hint is None else (health.hint,)
-            text = "; ".join((f"{word}: {health.detail}", *health.degraded, *hint)) + "\n"
+            missing = "" if self._context.member is None else self._context.member.missing
+            if missing and word == "ready":
+                word = "degraded"
+            parts = (f"{word}: {health.detail}", *health.degraded, *hint, *filter(None, (missing,)))
+            text = "; ".join(parts) + "\n"
             request.answer(200 if ready else 503, text.encode(), _TEXT)
 
     def _queue_metrics(self, request: HttpRequest) -> None:
         try:
-            choice = QueueChoice(request.query)
+            QueueChoice(request.query)
         except InvalidSetting as error:
             request.answer(400, f"{error}\n".encode(), _TEXT)
             return
-        broker = self._context.broker
-        self._metrics(request, lambda all_accounts: columns(broker, choice, all_accounts))
+        self._metrics(request, "queues")
 
-    def _metrics(
-        self, request: HttpRequest, families: Callable[[bool], Sequence[Family | QueueColumn]]
-    ) -> None:
+    def page_of(self, page: str, all_accounts: bool, query: str) -> Sequence[Family | QueueColumn]:
+        """In a thread: what this process knows."""
+        if page == "queues":
+            return columns(self._context.broker, QueueChoice(query), all_accounts)
+        return self.families(all_accounts)
+
+    def _metrics(self, request: HttpRequest, page: str) -> None:
         """The permission peek shows the queues of the default account, admin those of all accounts.
 
         In a thread: a password may have to be hashed, and there may be thousands of queues."""
@@ -74,7 +81,14 @@ class HealthHandler:
             refusal = guard.refusal_for(request, "peek")
             if refusal is not None:
                 return refusal
-            found = families(guard.refusal_for(request, "admin") is None)
+            all_accounts = guard.refusal_for(request, "admin") is None
+            query = request.query if page == "queues" else ""
+            found = self.page_of(page, all_accounts, query)
+            member = self._context.member
+            if member is not None:
+                found = member.summed((page, all_accounts, query), found)
+                if page == "metrics":
+                    found = [*found, *member.own_families()]
             text: list[bytes] = []
             for piece in pieces(found, openmetrics):
                 text.append(piece)

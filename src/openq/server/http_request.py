@@ -25,6 +25,7 @@ class HttpRequest:
     __slots__ = (
         "_connection",
         "_on_answer",
+        "_path",
         "body",
         "fields",
         "gone",
@@ -55,6 +56,7 @@ class HttpRequest:
         self.repeated = repeated
         self.body = body
         self.keep_alive = keep_alive
+        self._path: str | None = None
         self.login: StreamLogin | None = None  # by a ticket
         self.gone = False  # the client disconnected; a reply is not sent
         self.on_gone: Callable[[], None] | None = None
@@ -73,7 +75,10 @@ class HttpRequest:
     @property
     def path(self) -> str:
         """Not percent-decoded: an encoded slash is not a separator."""
-        return self.target.partition(b"?")[0].decode("latin-1")
+        path = self._path
+        if path is None:
+            path = self._path = self.target.partition(b"?")[0].decode("latin-1")
+        return path
 
     @property
     def query(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -21,10 +22,13 @@ _MAX_PATH = 200
 _LAG_INTERVAL_S = 0.1  # how often the delay of the event loop is measured
 
 
-def set_up_logging(config: Config) -> LogWriter:
-    """All lines of this process go to stderr, those of libraries and of uncaught errors too."""
-    handler = LogWriter(sys.stderr)
-    handler.setFormatter(JsonLines() if log_kind(config) == "json" else TextLines())
+def set_up_logging(config: Config, process: int = 0) -> LogWriter:
+    """All lines of this process go to stderr, those of libraries and of uncaught errors too. `process` is its
+    number, if the server has several.
+    """
+    handler = LogWriter(sys.stderr, max_write_bytes=select.PIPE_BUF if process else None)
+    more = {"process": process} if process else None
+    handler.setFormatter(JsonLines(more) if log_kind(config) == "json" else TextLines(process))
     ours = logging.getLogger("openq")
     ours.handlers[:] = [handler]
     ours.propagate = False

@@ -6,12 +6,12 @@ Deliveries are either sent to the client or released: a client that disconnects 
 from __future__ import annotations
 
 from asyncio import TimerHandle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ..broker.interface import Broker
 from ..broker.waiters import Waiter
 from ..errors import ConnectionClosed, OpenQError
-from ..model import Delivery, Entry
+from ..model import Delivery, Entry, MessageFilter
 from .context import ServerContext
 from .http_request import HttpRequest
 
@@ -45,7 +45,7 @@ def receive(
     limit: int,
     lease_ms: int | None,
     consumer: str | None,
-    types: Iterable[str] | None,
+    wanted: MessageFilter | None,
     wait_s: float,
     then: Then,
     max_bytes: int,
@@ -61,7 +61,7 @@ def receive(
         # From here on messages may be leased: a disconnect must be noticed.
         request.notice_disconnect()
     limit = estimate_fitting(broker, queue, limit, max_bytes)
-    deliveries = broker.receive(queue, limit, lease_ms, consumer, types, max_in_flight)
+    deliveries = broker.receive(queue, limit, lease_ms, consumer, wanted, max_in_flight)
 
     def again() -> None:
         try:
@@ -72,7 +72,7 @@ def receive(
                 limit,
                 lease_ms,
                 consumer,
-                types,
+                wanted,
                 wait_s,
                 then,
                 max_bytes,
@@ -84,7 +84,7 @@ def receive(
     if deliveries or wait_s <= 0:
         load_and_answer(context, request, queue, deliveries, then, max_bytes, again)
     else:
-        waiter = Waiter(limit, lease_ms, consumer, types, _unset_deliver)
+        waiter = Waiter(limit, lease_ms, consumer, wanted, _unset_deliver)
         MessagePoll(context, request, queue, waiter, then, max_bytes, again).start(wait_s)
 
 

@@ -88,20 +88,21 @@ def _limit(text: str) -> int:
 
 
 def visible(names: Iterable[str], all_accounts: bool) -> list[str]:
-    return [name for name in names if all_accounts or split_name(name)[0] == DEFAULT_ACCOUNT]
+    return list(names) if all_accounts else [n for n in names if split_name(n)[0] == DEFAULT_ACCOUNT]
 
 
 def totals(broker: Broker, all_accounts: bool) -> list[Family]:
     """Sums over all queues. Deleted queues stay counted, so no sum goes down."""
     rows = broker.statistics.of(visible(broker.queues(), all_accounts))
-    counters = [row.counters for row in rows]
+    by_field = dict(zip(QueueCounts._fields, zip(*rows, strict=True), strict=False))  # empty without rows
+    counters: list[Sequence[int]] = [row.counters for row in rows]
     counters += [
         counts
         for account, counts in broker.statistics.deleted().items()
         if all_accounts or account == DEFAULT_ACCOUNT
     ]
     sums = dict(zip(COUNTERS, map(sum, zip(*counters, strict=True)), strict=True)) if counters else {}
-    ages = [row.oldest_age_ms for row in rows if row.oldest_age_ms is not None]
+    ages = [age for age in by_field.get("oldest_age_ms", ()) if age is not None]
     return [
         Family("openq_queues", "gauge", "Queues there are.", [({}, len(rows))]),
         *(
@@ -112,19 +113,19 @@ def totals(broker: Broker, all_accounts: bool) -> list[Family]:
             "openq_messages",
             "gauge",
             "Messages in all queues, by state.",
-            [({"state": state}, sum(getattr(row, state) for row in rows)) for state in _STATES],
+            [({"state": state}, sum(by_field.get(state, ()))) for state in _STATES],
         ),
         Family(
             "openq_messages_limited",
             "gauge",
             "Ready messages that limits hold now.",
-            [({}, sum(row.limited for row in rows))],
+            [({}, sum(by_field.get("limited", ())))],
         ),
         Family(
             "openq_messages_waiting_bytes",
             "gauge",
             "Bytes of the bodies that wait in all queues.",
-            [({}, sum(row.waiting_bytes for row in rows))],
+            [({}, sum(by_field.get("waiting_bytes", ())))],
         ),
         Family(
             "openq_oldest_message_age_seconds",
@@ -143,7 +144,7 @@ def totals(broker: Broker, all_accounts: bool) -> list[Family]:
             "openq_waiting_consumers",
             "gauge",
             "Consumers and requests that wait for messages at this server.",
-            [({}, sum(row.waiters for row in rows))],
+            [({}, sum(by_field.get("waiters", ())))],
         ),
     ]
 
@@ -196,7 +197,12 @@ def columns(broker: Broker, choice: QueueChoice, all_accounts: bool) -> list[Fam
 
 def _labels(queue_key: str) -> str:
     account, queue = split_name(queue_key)
+    if account == DEFAULT_ACCOUNT:
+        return _DEFAULT_LABEL + label_text({"queue": queue})
     return label_text({"account": account, "queue": queue})
+
+
+_DEFAULT_LABEL = label_text({"account": DEFAULT_ACCOUNT}) + ","
 
 
 def _states(rows: Sequence[QueueCounts], labels: Sequence[str]) -> QueueColumn:

@@ -20,7 +20,7 @@ RELOADABLE_KEYS = (
     *("max_request_bytes", "max_message_bytes", "max_buffer_bytes", "max_connections"),
     *("header_timeout_s", "body_timeout_s", "idle_timeout_s", "drain_timeout_s"),
     *("tls_cert", "tls_key"),
-    *("ui_read_only", "session_idle_s", "session_max_s"),
+    *("ui_read_only", "ui_trace_url", "session_idle_s", "session_max_s"),
 )
 
 

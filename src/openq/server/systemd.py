@@ -25,13 +25,20 @@ class Systemd:
         self.watchdog_s = int(usec) / 1e6 / 2 if is_ours and usec.isdecimal() else 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
+    def announce(self, status: str) -> None:
         self._send(f"READY=1\nSTATUS={status}\nMAINPID={os.getpid()}")
+
+    def alive(self) -> None:
+        """A sign of life, for a caller that has its own timer."""
+        self._send("WATCHDOG=1")
+
+    def ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
+        self.announce(status)
         if self._address and self.watchdog_s and self._timer is None:
             self._sign_of_life(loop)
 
     def _sign_of_life(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._send("WATCHDOG=1")
+        self.alive()
         self._timer = loop.call_later(self.watchdog_s, self._sign_of_life, loop)
 
     def reloading(self) -> None:

@@ -1,4 +1,4 @@
-"""Long operations of the server: they have an id and a progress, and can be cancelled.
+"""Long operations of the server: they have an id and a progress, and can be paused and cancelled.
 
 In the REST API and on the command line they are called tasks (`/tasks`, `openq task`); tasks of workers are
 something else. An operation continues when its client disconnects; its result is kept for a while.
@@ -50,17 +50,42 @@ class Task:
         self.started_ms = now_ms()
         self.ended_ms: int | None = None
         self.cancelling = threading.Event()
+        self.is_watched = True  # it may wait for what becomes of its messages
+        self._resumed = threading.Event()
+        self._resumed.set()
 
     def progress(self, done: int) -> bool:
-        """Called by the work; False means that it should stop."""
+        """Called by the work; False means that it should stop. Blocks while the task is paused."""
         self.done = done
+        self._resumed.wait()
         return not self.cancelling.is_set()
+
+    @property
+    def paused(self) -> bool:
+        """It waits, or will as soon as it reports its progress. Its state is still `RUNNING`."""
+        return self.state == RUNNING and not self._resumed.is_set()
+
+    def pause(self) -> bool:
+        """False if the task has already ended, or is being cancelled."""
+        if self.state != RUNNING or self.cancelling.is_set():
+            return False
+        self._resumed.clear()
+        if self.cancelling.is_set():  # meanwhile, by another thread
+            self._resumed.set()
+        return True
+
+    def resume(self, *, is_watched: bool = True) -> bool:
+        """False if the task has already ended. One that is no longer watched stays so."""
+        self.is_watched &= is_watched
+        self._resumed.set()
+        return self.state == RUNNING
 
     def cancel(self) -> bool:
         """False if the task has already ended."""
         if self.state != RUNNING:
             return False
         self.cancelling.set()
+        self._resumed.set()
         return True
 
     def run(self, work: Callable[[Task], object]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from opentelemetry import trace
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, format_trace_id
 
-from ..broker.interface import Broker, LoopSession, Receipt
+from ..broker.interface import Broker, LoopSession, Receipt, Storage
 from ..engine.times import MessageTimes
 from ..errors import OpenQError
 from ..model import Delivery, Draft, Properties
@@ -62,12 +62,17 @@ class TracedBroker:
         self._publish_many = broker.publish_many
         self._load = broker.load
         self._ack = broker.ack
+        self._ack_one = broker.ack_one
         self.exchanges = _TracedExchanges(self, broker.exchanges)
         for name in _PASSED_ON:
             setattr(self, name, getattr(broker, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    @property
+    def storage(self) -> Storage:  # on Redis it can change
+        return self._inner.storage
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> LoopSession:
         self._loop, self._session = loop, self._inner.attach(loop)
@@ -101,11 +106,12 @@ class TracedBroker:
         properties: Properties | Sequence[Properties] | None = None,
         options: Any = None,
     ) -> Sequence[int] | None:
-        parents: list[TraceParent | None] = []
-        if isinstance(properties, Properties):
+        if properties is None:
+            parents: list[TraceParent | None] = []
+        elif isinstance(properties, Properties):
             parents = [_parent_of(properties)]
-        elif properties is not None:
-            parents = [_parent_of(each) for each in properties]
+        else:
+            parents = [_parent_of(each) for each in properties if _may_have_parent(each)]
         if not self._is_sampled(parents):
             return self._publish_bodies(queue, bodies, encoding, properties, options)
         span = self._start_publish(queue, parents, len(bodies))
@@ -191,22 +197,24 @@ class TracedBroker:
     def load(self, deliveries: list[Delivery], queue: str = "") -> list[Delivery]:
         readable = self._load(deliveries, queue)
         found: list[tuple[Delivery, SpanContext]] = []
+        started = self._started
+        untraced: Properties | None = None  # neighbours mostly share one object
         for delivery in readable:
-            context = self._context_of(delivery)
-            if context is not None:
-                found.append((delivery, context))
+            entry = delivery.entry
+            properties = entry.properties
+            if properties is not None and properties is not untraced:
+                data = properties.amqp_properties  # as `_may_have_parent` does, without the call
+                parent = None if data is not None and b"traceparent" not in data else _parent_of(properties)
+                if parent is not None:
+                    if parent.is_sampled:
+                        found.append((delivery, span_context(parent)))
+                    continue
+                untraced = properties
+            if started and entry.seq in started:
+                found.append((delivery, started[entry.seq]))
         if found:
             self._delivered(queue, found, len(readable))
         return readable
-
-    def _context_of(self, delivery: Delivery) -> SpanContext | None:
-        entry = delivery.entry
-        properties = entry.properties
-        if properties is not None:
-            parent = _parent_of(properties)
-            if parent is not None:
-                return span_context(parent) if parent.is_sampled else None
-        return self._started.get(entry.seq) if self._started else None
 
     def _delivered(self, queue: str, found: list[tuple[Delivery, SpanContext]], count: int) -> None:
         span = self._start("receive", "receive", queue, [each for _, each in found], _many(count))
@@ -236,8 +244,6 @@ class TracedBroker:
     # -- settling -------------------------------------------------------------------------------
 
     def ack(self, queue: str, receipts: Sequence[Receipt], *, late: bool = False) -> list[OpenQError | None]:
-        if not self._in_flight:
-            return self._ack(queue, receipts, late=late)
         held = self._take(receipts)
         if not held:
             return self._ack(queue, receipts, late=late)
@@ -255,6 +261,14 @@ class TracedBroker:
             self._times.processing.keep_exemplar(now_ms - each.delivered_ms, trace_id, now_ms)
         span.end()
         return results
+
+    def ack_one(self, queue: str, seq: int, number: int) -> None:
+        if (seq, number) not in self._in_flight:
+            self._ack_one(queue, seq, number)
+            return
+        [error] = self.ack(queue, [(seq, number)])
+        if error is not None:
+            raise error
 
     def nack(
         self,
@@ -275,7 +289,7 @@ class TracedBroker:
     def _return(
         self, name: str, queue: str, receipts: Sequence[Receipt], call: Callable[[], list[str | OpenQError]]
     ) -> list[str | OpenQError]:
-        held = self._take(receipts) if self._in_flight else {}
+        held = self._take(receipts)
         if not held:
             return call()
         span = self._start_settle(name, queue, list(held.values()), len(receipts))
@@ -292,9 +306,12 @@ class TracedBroker:
 
     def _take(self, receipts: Sequence[Receipt]) -> dict[int, _InFlight]:
         """The traced ones among these, by their place."""
+        in_flight = self._in_flight
         held: dict[int, _InFlight] = {}
-        for at, (seq, number) in enumerate(receipts):
-            each = self._in_flight.pop((seq, number), None)
+        if not in_flight or in_flight.keys().isdisjoint(receipts):
+            return held
+        for at, receipt in enumerate(receipts):
+            each = in_flight.pop(receipt, None)
             if each is not None:
                 held[at] = each
         return held
@@ -312,7 +329,9 @@ class TracedBroker:
         if len(about) == 1:
             parent = NonRecordingSpan(about[0])
         elif about:
-            links = [Link(each) for each in about[:MAX_LINKS]]
+            # The messages of one traced publish share their context.
+            distinct = {(each.trace_id, each.span_id): each for each in about}
+            links = [Link(each) for each in list(distinct.values())[:MAX_LINKS]]
         context = trace.set_span_in_context(parent)
         return self._spans.start(type, name, queue, SpanKind.SERVER, context, links, count)
 
@@ -348,6 +367,11 @@ class _TracedExchanges:
 
 def traced_broker(broker: Broker, spans: MessageSpans, sample: float) -> Broker:
     return cast(Broker, TracedBroker(broker, spans, sample))
+
+
+def _may_have_parent(properties: Properties) -> bool:
+    data = properties.amqp_properties
+    return data is None or b"traceparent" in data
 
 
 def _parent_of(properties: Properties) -> TraceParent | None:

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..auth.guard import Principal
 from ..auth.policy import POLICY_NOTE
+from ..auth.rules import SQS_ACTIONS
 from ..broker.interface import KnownQueue
 from ..errors import QueueNotFound
 from ..model import QueueSettings
@@ -204,23 +205,43 @@ class QueueResolver:
             queue = self._queues[queue_key] = SqsQueue(queue_key, known, self, self._context)
         return queue
 
-    def own_queue(self, url: str, principal: Principal, region: str | None) -> SqsQueue | None:
-        """The queue of a URL if it belongs to the caller, who needs no permission then; else None.
+    def plain_queue(self, url: str, principal: Principal, region: str | None, action: str) -> SqsQueue | None:
+        """The queue of a URL if it is in the caller's account and has no policy, and the caller may do this
+        to it; else None, which says nothing about why.
 
         Cached by URL: the cached queue is used until it is deleted or its settings change.
         """
-        if not principal.is_root:  # not looked up: the reply must not reveal whether it exists
-            return None
         key = url if region is None else (region, url)
         queue = self._by_url.get(key)
         if queue is None or queue.known.deleted or queue.known.settings is not queue.settings:
+            if not principal.is_root:  # not looked up: the reply must not reveal whether it exists
+                return None
             queue = self.find(self.key_of_url(url, principal.account, region))
             if region is not None and queue.region != region:
                 return None  # of the server's own region, until the caller's region has such a queue
-            if len(self._by_url) >= _MAX_CACHED:
-                self._by_url.clear()
-            self._by_url[key] = queue
-        return queue if principal.account == queue.account and queue.policy is None else None
+            self._remember(key, queue)
+        if principal.account != queue.account or queue.policy is not None:
+            return None
+        if principal.is_root or self._context.guard.may(
+            principal,
+            SQS_ACTIONS[action],
+            queue.namespace,
+            queue.name,
+            sqs_action=action,
+            resource_arn=queue.arn,
+        ):
+            return queue
+        return None
+
+    def _remember(self, key: str | tuple[str, str], queue: SqsQueue) -> None:
+        if len(self._by_url) >= _MAX_CACHED:
+            self._by_url.clear()
+        self._by_url[key] = queue
+
+    def keep(self, url: str, region: str | None, queue: SqsQueue) -> None:
+        """A caller of its account was allowed to use this queue: `plain_queue` finds it the next time."""
+        if (region is None or queue.region == region) and len(url) <= _MAX_URL:
+            self._remember(url if region is None else (region, url), queue)
 
 
 class SqsCall:

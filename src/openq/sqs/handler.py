@@ -147,7 +147,7 @@ class SqsHandler:
         self._callers: dict[tuple[bytes, bytes | None], tuple[Principal, str | None]] = {}
         self._open_principals = {DEFAULT_ACCOUNT: _root_of(DEFAULT_ACCOUNT)}
         self.fast_path = FastPath(context, self._json).actions
-        self._own_queue = self.resolver.own_queue
+        self._plain_queue = self.resolver.plain_queue
         # By X-Amz-Target: the action, its decoder, and whether its requests have a QueueUrl.
         self._targets = {
             _PREFIX + name.encode(): (
@@ -189,10 +189,11 @@ class SqsHandler:
             wanted: Any = decode(request.body or b"{}")
         except aws_json.DECODE_ERRORS as error:
             raise aws_json.failure(name, error) from None
-        queue = self._own_queue(wanted.queue_url, principal, region) if has_url else None
+        queue = self._plain_queue(wanted.queue_url, principal, region, name) if has_url else None
         if queue is not None:
             fast = self.fast_path.get(name)
-            if fast is not None and fast(request, queue, wanted):
+            sender = None if principal.is_root else principal.user
+            if fast is not None and fast(request, queue, wanted, sender):
                 return
         self._act(request, self._json, name, wanted, principal, region, queue)
 
@@ -317,6 +318,8 @@ class SqsHandler:
         url: str | None = getattr(wanted, "queue_url", None)
         if url is not None:
             call.queue = self._find(call, name, call.key_of_url(url))
+            if call.queue.account == call.account:
+                self.resolver.keep(url, call.region_key, call.queue)
             return
         arn: str | None = getattr(wanted, "source_arn", None)
         queue: str | None = getattr(wanted, "queue_name", None)

@@ -29,7 +29,8 @@ from ..clock import Clock
 from ..config import Config
 from ..errors import OpenQError
 from ..local.broker import LocalBroker
-from ..server.app import PortTaken, Server
+from ..server.app import Server
+from ..server.ports import PortTaken
 
 REGION = "us-east-1"
 _MIN_PORT, _MAX_PORT = 10_000, 32_000  # below the ports that the system gives to clients

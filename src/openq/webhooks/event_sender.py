@@ -67,7 +67,9 @@ class EventSender:
         self._account = split_name(webhook.name)[0]
         selected = webhook.events
         self._filter = EventFilter(
-            tuple(selected.queues), frozenset(selected.events), frozenset(selected.types)
+            tuple(selected.queues),
+            frozenset(selected.events),
+            webhook.message_filter(),
         )
         self._client = client
         self._report = report

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from ..broker.events import EVENT_NAMES
 from ..errors import InvalidSetting
 from ..limits import rate_text
+from ..model import MessageFilter
 from .addresses import AddressRules, literal_address
 from .endpoint import check_headers, read_url
 from .signing import key_of
@@ -39,6 +41,7 @@ class EventSelection(msgspec.Struct, kw_only=True):
     queues: list[str] = []  # patterns of queue keys
     events: list[str] = []
     types: list[str] = []
+    attributes: dict[str, Any] = {}
     bodies: bool = False
 
 
@@ -49,6 +52,7 @@ class Webhook(msgspec.Struct, kw_only=True, omit_defaults=True):
     url: str
     queue: str | None = None
     types: list[str] = []  # only messages of these types; all if it is empty
+    attributes: dict[str, Any] = {}  # only messages that have these: for each a value, or a list of values
     events: EventSelection | None = None
     mode: str = RAW
     batch: int = 1
@@ -63,6 +67,10 @@ class Webhook(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str | None = None  # why it is disabled
     created_ms: int = 0
     position: str | None = None  # of events: where it began
+
+    def message_filter(self) -> MessageFilter | None:
+        source = self if self.events is None else self.events
+        return MessageFilter.of(source.types or None, source.attributes)
 
     def keys(self, now_ms: int) -> list[bytes]:
         """The keys that are valid now."""
@@ -81,6 +89,11 @@ def check(webhook: Webhook, rules: AddressRules) -> Webhook:
         raise InvalidSetting(f"mode must be one of {', '.join(MODES)}, not {webhook.mode!r}")
     if webhook.events is not None:
         _check_events(webhook)
+    wanted = webhook.message_filter()  # raises InvalidSetting
+    if wanted is not None and any(
+        isinstance(each, bytes) for _, values in wanted.attributes for each in values
+    ):
+        raise InvalidSetting("a webhook selects attributes by texts and numbers, not by bytes")
     if not 1 <= webhook.batch <= MAX_BATCH:
         raise InvalidSetting(f"batch must be 1 to {MAX_BATCH}, not {webhook.batch}")
     if webhook.batch > 1 and webhook.mode not in BATCH_MODES:
@@ -107,6 +120,8 @@ def _check_events(webhook: Webhook) -> None:
         raise InvalidSetting("events have no raw body: choose the mode json or one of cloudevents")
     if webhook.types:
         raise InvalidSetting("types of events belong into events: {types: [...]}")
+    if webhook.attributes:
+        raise InvalidSetting("attributes of events belong into events: {attributes: {...}}")
     unknown = [each for each in selected.events if each not in EVENT_NAMES]
     if unknown:
         raise InvalidSetting(f"unknown event {unknown[0][:100]!r}; there are {', '.join(EVENT_NAMES)}")

@@ -88,7 +88,7 @@ class MessageSender:
         self._bucket = None if webhook.rate is None else TokenBucket(parse_rate(webhook.rate))
         self._settlements = Settlements(context.broker, webhook.queue, context.traffic.webhooks)
         self._label = f"webhook:{split_name(webhook.name)[1]}"
-        self._waiter = Waiter(1, NO_DEADLINE, self._label, webhook.types or None, self._on_served)
+        self._waiter = Waiter(1, NO_DEADLINE, self._label, webhook.message_filter(), self._on_served)
         self._is_waiting = False  # the waiter is in the queue
         self._is_loading = False  # taken messages are not durable yet
         self._is_stopping = False

@@ -130,13 +130,15 @@ class Replay:
     def _items(self) -> Iterator[Item]:
         broker = self._service.context.broker
         wanted = None if self._ids is None else set(self._ids)
-        types = set(self._webhook.types)
+        filter = self._webhook.message_filter()
         span = self._span
         while page := broker.inspect.past(self._queue, span):
             for past in page:
                 item = _past_item(self._queue, past, broker.storage.id_prefix)
                 if wanted is None:
-                    if not types or item.type in types:
+                    if filter is None or (
+                        filter.has_type(past.options) and filter.has_attributes(past.properties)
+                    ):
                         yield item
                 elif item.id in wanted:
                     wanted.discard(item.id)

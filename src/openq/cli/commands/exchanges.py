@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..spec import Command, Option
+from ..values import pair
 from .options import JSON, JSON_LINES, SERVER
 
 _ENDS = (
@@ -53,6 +54,28 @@ COMMANDS = {
                     "key QUEUE.EVENT. A binding to it begins with the events from then on."
                 ),
                 options=(*_ENDS, JSON, *SERVER),
+            ),
+            "route": Command(
+                help="show where a message would go, without sending it",
+                run="exchanges:route",
+                examples=(
+                    ("openq exchange route shop order.7.paid", "the queues that its key leads to"),
+                    ("openq exchange route by-shop --attribute shop=north", "by the bindings of headers"),
+                ),
+                details="Exit code 5 if no queue would get it.",
+                options=(
+                    Option("exchange", metavar="EXCHANGE", help="name of the exchange"),
+                    Option("key", nargs="?", default="", metavar="KEY", help="routing key"),
+                    Option(
+                        "--attribute",
+                        action="append",
+                        metavar="NAME=VALUE",
+                        type=pair,
+                        help="attribute of the message, for exchanges of headers; may be repeated",
+                    ),
+                    JSON,
+                    *SERVER,
+                ),
             ),
             "unbind": Command(
                 help="remove a binding",

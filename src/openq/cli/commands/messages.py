@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..spec import Command, Option
 from ..values import count, pair, positive, priority, seconds
-from .options import CONDITIONS, JSON, JSON_LINES, QUEUED, READ, SERVER
+from .options import CONDITIONS, JSON, JSON_LINES, QUEUED, READ, SERVER, WANTED_ATTRIBUTE
 
 _QUEUE = Option("queue", metavar="QUEUE", help="name of the queue")
 _MESSAGE_ID = Option("id", metavar="ID", help="message id")
@@ -105,6 +105,7 @@ COMMANDS = {
                 help="instead of the queue's own setting",
             ),
             Option("--type", action="append", metavar="TYPE", help="only this type; may be repeated"),
+            WANTED_ATTRIBUTE,
             JSON_LINES,
             *SERVER,
         ),
@@ -200,6 +201,7 @@ COMMANDS = {
             Option(
                 "--type", action="append", metavar="TYPE", help="only messages of this type; may be repeated"
             ),
+            WANTED_ATTRIBUTE,
             Option("--after", metavar="ID", help="begin after this event; oldest: at the oldest (with -f)"),
             Option("-n", "--max", metavar="N", type=count, help="only the last N; not with -f"),
             Option("--bodies", action="store_true", help="show the bodies of published messages"),

@@ -59,6 +59,15 @@ NO_WAIT = Option(
 )
 RATE = Option("--rate", metavar="N", type=rate, help="maximum number of messages per second")
 
+WANTED_ATTRIBUTE = Option(
+    "--attribute",
+    action="append",
+    metavar="NAME=VALUE",
+    type=pair,
+    help="only messages with this attribute; may be repeated; NAME:=VALUE for a JSON value, or a list "
+    "of values",
+)
+
 _WHICH = "which messages (every given condition must match)"
 CONDITIONS = (
     Option("--type", group=_WHICH, metavar="TYPE", help="message type"),

@@ -34,6 +34,7 @@ _ANALYTICS = Command(
         ("openq pipeline analytics --data ./data --open", "everything, with the report in a browser"),
         ("openq pipeline analytics --data ./data --window 1h --since 30d", "a month by the hour"),
         ("openq pipeline analytics --queue 'orders*' --out figures", "some queues of a server"),
+        ("openq pipeline analytics --publish", "of a server, with the results on its dashboard"),
         ("openq pipeline analytics --data ./data --json", "the summary, for programs"),
     ),
     details=(
@@ -41,7 +42,12 @@ _ANALYTICS = Command(
         "reads only new history, and corrects the windows that were still open."
     ),
     options=(
-        Option("--window", metavar="TIME", default="5m", help="length of a window (default 5m)"),
+        Option(
+            "--window",
+            metavar="TIME",
+            default="auto",
+            help="length of a window (default: 5m, shorter for a short history)",
+        ),
         *TIME_RANGE,
         Option("--queue", metavar="NAME", action="append", help="queue name or pattern; may be repeated"),
         Option(
@@ -52,6 +58,7 @@ _ANALYTICS = Command(
         Option("--anew", action="store_true", help="compute everything again, ignoring earlier results"),
         Option("--top", metavar="N", type=positive, default=20, help="rows of each list (default 20)"),
         Option("--open", action="store_true", help="open the report in a browser"),
+        Option("--publish", action="store_true", help="show the results on the dashboard, too"),
         Option("--dry-run", action="store_true", help="only show what would be read"),
         JSON,
         *HISTORY,
@@ -76,6 +83,7 @@ _TRIAGE = Command(
         Option("--top", metavar="N", type=positive, default=20, help="number of groups (default 20)"),
         Option("--samples", metavar="N", type=int, default=3, help="sample messages per group (default 3)"),
         Option("--html", metavar="FILE", help="write a self-contained page"),
+        Option("--publish", action="store_true", help="show the results on the dashboard, too"),
         JSON,
         *HISTORY,
         *SPARK,

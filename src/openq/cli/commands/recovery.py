@@ -68,7 +68,8 @@ _DLQ = Command(
             ),
             details=(
                 "Ctrl-C leaves it running; `openq task` watches or cancels it. With --set and --remove, "
-                "messages whose body is not JSON stay. With --stop-after it waits for consumers."
+                "messages whose body is not JSON stay. With --stop-after it waits for consumers; "
+                "`openq task resume --unwatched` ends that wait."
             ),
             options=(
                 _DEAD_LETTERS,
@@ -145,6 +146,7 @@ _REPLAY = Command(
         Option("queue", metavar="QUEUE", help="queue whose past messages are published"),
         Option("--since", metavar="TIME", help="2h (ago), or a time such as 2026-01-31T10:30:00Z"),
         Option("--since-id", metavar="ID", help="start with this message"),
+        Option("--until", metavar="TIME", help="end before this time (default: now)"),
         Option("--to", metavar="QUEUE", help="target queue (default: the same queue)"),
         RATE,
         Option("--include-purged", action="store_true", help="include messages that a purge removed"),
@@ -176,6 +178,30 @@ _TASKS = Command(
             examples=(("openq task watch ID", "Ctrl-C stops watching, not the operation"),),
             details="Exit code 0 if it succeeded, 1 if it failed or was cancelled.",
             options=(_TASK, JSON, *SERVER),
+        ),
+        "pause": Command(
+            help="pause an operation",
+            run="tasks:pause",
+            examples=(("openq task pause ID", "until it is resumed, cancelled, or the server ends"),),
+            options=(_TASK, JSON, *SERVER),
+        ),
+        "resume": Command(
+            help="continue a paused operation",
+            run="tasks:resume",
+            examples=(
+                ("openq task resume ID", "at its rate; the pause is not made up for"),
+                ("openq task resume ID --unwatched", "a redrive that waits for consumers sends the rest"),
+            ),
+            options=(
+                _TASK,
+                Option(
+                    "--unwatched",
+                    action="store_true",
+                    help="a redrive with --stop-after no longer waits for consumers, nor stops",
+                ),
+                JSON,
+                *SERVER,
+            ),
         ),
         "cancel": Command(
             help="cancel an operation",

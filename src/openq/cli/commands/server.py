@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..spec import Command, Option
-from ..values import seconds
+from ..values import load, seconds, size
 from .options import CONFIRM, JSON, SERVER
 
 COMMANDS = {
@@ -49,9 +49,17 @@ COMMANDS = {
                 "openq doctor --store redis://127.0.0.1",
                 "what this Redis can lose, and which settings to change",
             ),
+            (
+                "openq doctor --plan 5000/s --size 1KiB --retention 3d",
+                "whether this disk and machine carry such a load",
+            ),
             ("openq doctor --json", "for programs"),
         ),
-        details="Exit code 1 if a check finds what would keep a server from working. Changes nothing.",
+        details=(
+            "Exit code 1 if a check finds what would keep a server from working, or a plan what is not "
+            "enough. Changes nothing. A plan measures for a few seconds in a directory of its own beside the "
+            "data, which it removes; a server may run meanwhile, and then shares the disk."
+        ),
         options=(
             Option("--data", metavar="DIR", help="data directory (OPENQ_DATA)"),
             Option("--store", metavar="URL", help="Redis that stores the messages (OPENQ_STORE)"),
@@ -59,6 +67,15 @@ COMMANDS = {
                 "--profile",
                 choices=("safe", "fast"),
                 help="durability to check for (default: as the URL says, or safe)",
+            ),
+            Option("--plan", metavar="RATE", type=load, help="messages per second to plan for, as 5000/s"),
+            Option("--size", metavar="SIZE", type=size, default=1024, help="of a body (default 1KiB)"),
+            Option(
+                "--retention",
+                metavar="TIME",
+                type=seconds,
+                default=86_400.0,
+                help="how long messages and their history are kept (default 1d)",
             ),
             JSON,
             *SERVER,
@@ -79,7 +96,9 @@ COMMANDS = {
             "counts, delays, times to live, groups, priorities and reasons; deduplication ids, and history. "
             "The source keeps its messages. Stop every server on both sides first. Run the same command "
             "again to resume after an interruption. At the end both sides are compared: counts, ids in order "
-            "and digests of all bodies. Users, tokens, permissions and counter totals are not copied."
+            "and digests of all bodies. Users with their keys, tokens and permissions, AMQP policies, "
+            "schedules, key-values, webhooks, changed alert rules and silences, cursors and subscriptions "
+            "come too. The audit log, the history of counts, counter totals and sessions stay behind."
         ),
         options=(
             Option(
@@ -87,6 +106,11 @@ COMMANDS = {
             ),
             Option("--to", dest="target", required=True, metavar="TARGET", help="the other kind, empty"),
             Option("--no-history", action="store_true", help="copy current messages only, without history"),
+            Option(
+                "--keep-users",
+                action="store_true",
+                help="leave users and policies of the target as they are; those of the source are not copied",
+            ),
             Option("--dry-run", action="store_true", help="only show what would be copied"),
             JSON,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..spec import Command, Option
 from ..values import pair, positive, seconds
-from .options import JSON, JSON_LINES, NO_WAIT, READ, SERVER, TIME_RANGE
+from .options import JSON, JSON_LINES, NO_WAIT, READ, SERVER, TIME_RANGE, WANTED_ATTRIBUTE
 
 _NAME = Option("name", metavar="NAME", help="name of the webhook")
 _SECRET_FILE = Option(
@@ -70,6 +70,7 @@ COMMANDS = {
                         metavar="TYPE",
                         help="only this message type; may be repeated",
                     ),
+                    WANTED_ATTRIBUTE,
                     Option("--bodies", action="store_true", help="events have the bodies of messages"),
                     Option(
                         "--mode",
