@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run web web-beside web-if-node chromium-if-root prometheus-if-apt sample test test-ui test-pythons check check-pure format bench crash fuzz soak gameday clean
+.PHONY: help setup run web web-beside web-if-node chromium-if-root prometheus-if-apt sample test test-ui test-pythons check check-pure format bench bench-growth crash fuzz soak gameday clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ format: $(STAMP) ## format the code and repair what ruff can repair by itself
 
 bench: $(STAMP) ## measure
 	$(RUN) -m bench
+
+bench-growth: $(STAMP) ## how cost grows with queues, connections, backlog and bodies; a page with plots (ARGS=--quick)
+	$(RUN) -m bench.growth $(ARGS)
 
 crash: $(STAMP) ## kill and restart, many times, and look for what was lost (MINUTES=60 SEED=1)
 	$(RUN) -m tests.crash.campaign $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .harness import Row, Run, refuse_memory_disk, table
 
-BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "limits", "restart", "pause"]
+BENCHES = ["memory", "commit", "batch", "cycle", "ram", "backlog", "limits", "restart", "pause", "embedded"]
 BENCHES += ["server", "amqp", "spark", "redis", "worker", "push"]
 PARTS = [
     "server_send",
@@ -21,10 +21,12 @@ PARTS = [
     "server_backlog",
     "server_footprint",
     "server_connections",
+    "server_client",
 ]  # of "server"
+PARTS += ["embedded_latency", "embedded_batches", "large_bodies"]  # of "embedded"
 PARTS += ["amqp_flow", "amqp_pika", "amqp_cost", "amqp_footprint"]  # of "amqp"
 PARTS += ["spark_read", "spark_write", "spark_jobs", "spark_stream"]  # of "spark"
-PARTS += ["redis_cycle", "redis_rivals", "redis_server", "redis_memory"]  # of "redis"
+PARTS += ["redis_cycle", "redis_rivals", "redis_server", "redis_amqp", "redis_memory"]  # of "redis"
 PARTS += ["worker_jobs", "worker_enqueue", "worker_latency", "worker_memory"]  # of "worker"
 PARTS += [
     "push_cost",

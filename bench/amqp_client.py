@@ -153,14 +153,14 @@ def message(queue: str, content: bytes, properties: bytes = _PERSISTENT) -> byte
     )
 
 
-def bursts(queue: str, size: int, *, varied: bool = False) -> list[bytes]:
-    """`BURST` messages each. Bodies differ; `varied`: so do the properties, as with most real programs."""
+def bursts(queue: str, size: int, *, varied: bool = False, count: int = BURST) -> list[bytes]:
+    """`count` messages each. Bodies differ; `varied`: so do the properties, as with most real programs."""
     return [
         b"".join(
             message(queue, body(number, size), _own_properties(number) if varied else _PERSISTENT)
-            for number in range(first, first + BURST)
+            for number in range(first, first + count)
         )
-        for first in range(0, _MANY if varied else _VARIETY, BURST)
+        for first in range(0, _MANY if varied else _VARIETY, count)
     ]
 
 
@@ -240,13 +240,24 @@ class Confirms:
 
 
 class Publisher:
-    """Publish with confirms, at most `WINDOW` outstanding, until the time is over or the limit is sent."""
+    """Publish with confirms, at most `WINDOW` outstanding, until the time is over or the limit is sent.
 
-    def __init__(self, written: Sequence[bytes], seconds: float = 600.0, limit: int = 1 << 62) -> None:
+    `written`: what one write holds, `count` messages each.
+    """
+
+    def __init__(
+        self,
+        written: Sequence[bytes],
+        seconds: float = 600.0,
+        limit: int = 1 << 62,
+        *,
+        count: int = BURST,
+    ) -> None:
         self._circle: Iterator[bytes] = itertools.cycle(written)
         self._seconds = seconds
         self._end_s: float | None = None
-        self._left = limit // BURST
+        self._written_count = count
+        self._left = limit // count
         self._confirms = Confirms()
         self.sent = 0
 
@@ -259,7 +270,7 @@ class Publisher:
         return self._left <= 0 and self._confirms.count == self.sent
 
     def more(self) -> bytes:
-        if self._left <= 0 or self.sent - self._confirms.count > WINDOW - BURST:
+        if self._left <= 0 or self.sent - self._confirms.count > WINDOW - self._written_count:
             return b""
         now_s = time.perf_counter()
         if self._end_s is None:
@@ -268,7 +279,7 @@ class Publisher:
             self._left = 0
             return b""
         self._left -= 1
-        self.sent += BURST
+        self.sent += self._written_count
         return next(self._circle)
 
     def heard(self, data: bytes) -> None:
@@ -352,15 +363,19 @@ class Consumer:
     """Consume and ack until `enough` says so.
 
     All deliveries of one queue have the same size here, and the first shows it.
-    `multiple`: one ack for everything that one read brought, instead of one each.
+    `multiple`: one ack for everything that one read brought, instead of one each. `singly`: each ack is a
+    write of its own, as clients for programs do it.
     """
 
-    def __init__(self, queue: str, enough: Callable[[int], bool], *, multiple: bool = False) -> None:
+    def __init__(
+        self, queue: str, enough: Callable[[int], bool], *, multiple: bool = False, singly: bool = False
+    ) -> None:
         tag = short(_CONSUMER)
         self._request = method(CONSUME, b"\x00\x00" + short(queue.encode()) + tag + b"\x00" + bytes(4))
         self._consume_ok = method((60, 21), tag)
         self._enough = enough
         self._multiple = multiple
+        self._singly = singly
         self._held = b""
         self._size = 0
         self._tag_at = 7 + 4 + len(tag)
@@ -377,7 +392,10 @@ class Consumer:
             return request
         if self._acked == self.count:
             return b""
-        first, self._acked = self._acked + 1, self.count
+        first = self._acked + 1
+        self._acked = first if self._singly else self.count
+        if self._singly:
+            return Acks.of(first, first)
         return Acks.up_to(self.count) if self._multiple else Acks.of(first, self.count)
 
     def heard(self, data: bytes) -> None:

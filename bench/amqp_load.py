@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .amqp_client import (
+    BURST,
     HEARTBEAT,
+    PREFETCH,
     Consumer,
     Flood,
     Link,
@@ -128,12 +130,19 @@ class Clock:
 
 
 def publish(
-    port: int, queue: str, size: int, seconds: float, limit: int = 1 << 62, *, varied: bool = False
+    port: int,
+    queue: str,
+    size: int,
+    seconds: float,
+    limit: int = 1 << 62,
+    *,
+    varied: bool = False,
+    count: int = BURST,
 ) -> Tally:
-    """With confirms; the last one ends the lap."""
+    """With confirms; the last one ends the lap. `count`: messages in one write."""
     link = SocketLink(port)
     link.confirm()
-    publisher = Publisher(bursts(queue, size, varied=varied), seconds, limit)
+    publisher = Publisher(bursts(queue, size, varied=varied, count=count), seconds, limit, count=count)
     clock = Clock()
     drive([(link, publisher)])
     tally = clock.count_records(publisher.count)
@@ -176,11 +185,19 @@ def flood_walker(port: int, queue: str, size: int, limit: int, *, varied: bool =
     return tally
 
 
-def consume(port: int, queue: str, count: int, *, multiple: bool = False) -> Tally:
+def consume(
+    port: int,
+    queue: str,
+    count: int,
+    *,
+    multiple: bool = False,
+    singly: bool = False,
+    prefetch: int = PREFETCH,
+) -> Tally:
     """From a queue that holds them. The server's answer to a question behind the last ack ends the lap."""
     link = SocketLink(port)
-    link.prefetch()
-    consumer = Consumer(queue, lambda taken: taken >= count, multiple=multiple)
+    link.prefetch(prefetch)
+    consumer = Consumer(queue, lambda taken: taken >= count, multiple=multiple, singly=singly)
     clock = Clock()
     drive([(link, consumer)])
     link.waiting(queue)

@@ -46,8 +46,9 @@ class JournalBatches:
 
 
 class SqliteBatches:
-    def __init__(self, folder: str, batches: int) -> None:
+    def __init__(self, folder: str, batches: int, size: int = SIZE) -> None:
         self._batches = batches
+        self._size = size
         self._connection = sqlite3.connect(os.path.join(folder, "messages.db"))
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -55,10 +56,10 @@ class SqliteBatches:
         self._connection.commit()
 
     def lap(self, given: Any) -> Lap:
-        return lap(self._batches * SIZE, self._insert)
+        return lap(self._batches * self._size, self._insert)
 
     def _insert(self) -> None:
-        rows = [(BODY,)] * SIZE
+        rows = [(BODY,)] * self._size
         for _ in range(self._batches):
             self._connection.executemany("INSERT INTO messages (body) VALUES (?)", rows)
             self._connection.commit()

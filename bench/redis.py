@@ -1,4 +1,4 @@
-"""Queues in Redis, all of it: see the four parts, each of which can be named on its own."""
+"""Queues in Redis, all of it: see the five parts, each of which can be named on its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 from .harness import Run
 from .redis_common import missing
 
-PARTS = ("redis_cycle", "redis_rivals", "redis_server", "redis_memory")
+PARTS = ("redis_cycle", "redis_rivals", "redis_server", "redis_amqp", "redis_memory")
 
 
 def run(run: Run) -> None:

@@ -1,8 +1,10 @@
-"""Publish, receive and ack over one Redis: one by one from fifty callers, and in batches of a hundred.
+"""Publish, receive and ack over one Redis: one by one from fifty callers and from one, and in batches of a
+hundred.
 
-One by one, the reference is what one writes by hand: redis-py's asyncio client with hiredis, and a script per
-verb on a list, a hash and a sorted set. In batches it is Redis's own queue, a stream with a group. It
-keeps less than we do: no ids for deduplication, no history, no counts of deliveries, no delays.
+With fifty callers the reference is what one writes by hand: redis-py's asyncio client with hiredis, and a
+script per verb on a list, a hash and a sorted set. With one caller and in batches it is Redis's own queue, a
+stream with a group. It keeps less than we do: no ids for deduplication, no history, no counts of deliveries,
+no delays.
 Nothing is on disk on either side: the rows measure the way to Redis and what is done there.
 """
 
@@ -18,6 +20,7 @@ CALLERS = 50
 SIZE = 100
 SINGLE = BenchTarget(floor=4, aim=6)
 BATCHES = BenchTarget(floor=0.5, aim=1)
+LONE = BenchTarget(floor=1, aim=1.3)
 
 # A ready list, a hash of bodies and a sorted set of leases: the minimum for a queue with leases.
 PUBLISH = """
@@ -57,6 +60,14 @@ def run(run: Run) -> None:
                 rounds,
             )
             run.emit(faster_by(BENCH, f"{what}, {name}", streams, match, BATCHES))
+
+        what = "publish + receive + ack, one caller, one by one, openq.OpenQ"
+        match = alternate(
+            ChildProcess(LibraryOneByOne, redis.url, 10 * turns),
+            ChildProcess(StreamsOneByOne, redis.port, 10 * turns),
+            rounds,
+        )
+        run.emit(faster_by(BENCH, what, "Redis Streams, redis-py + hiredis", match, LONE))
 
 
 class OnLoop:
@@ -242,6 +253,35 @@ class RedisStreams:
 
     def close(self) -> None:
         self._redis.close()
+
+
+class LibraryOneByOne(LibraryBatches):
+    def lap(self, given: Any) -> Lap:
+        return lap(self._batches, self._work)
+
+    def _work(self) -> None:
+        queue = self._queue
+        for _ in range(self._batches):
+            queue.publish(BODY)
+            queue.ack(queue.receive())
+
+
+class StreamsOneByOne(RedisStreams):
+    """The ack and the delete leave together: nobody waits for each of them."""
+
+    def lap(self, given: Any) -> Lap:
+        return lap(self._batches, self._work)
+
+    def _work(self) -> None:
+        redis, key, group = self._redis, self.KEY, self.GROUP
+        fields = {b"b": BODY}
+        for _ in range(self._batches):
+            redis.xadd(key, fields)
+            ids = entry_ids(redis.xreadgroup(group, "c", {key: ">"}, count=1))
+            pipe = redis.pipeline(transaction=False)
+            pipe.xack(key, group, *ids)
+            pipe.xdel(key, *ids)
+            pipe.execute()
 
 
 def entry_ids(reply: Any) -> list[bytes]:

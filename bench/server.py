@@ -6,7 +6,14 @@ import importlib
 
 from .harness import Run
 
-PARTS = ("server_send", "server_rivals", "server_backlog", "server_footprint", "server_connections")
+PARTS = (
+    "server_send",
+    "server_rivals",
+    "server_backlog",
+    "server_footprint",
+    "server_connections",
+    "server_client",
+)
 
 
 def run(run: Run) -> None:

@@ -34,7 +34,15 @@ from openq.server.app import Server
 from openq.server.listener import new_loop
 
 from .server_load import Drain, Repeat, RequestPlan
-from .server_requests import VARIETY, AwsJson, body, post_json, post_msgpack
+from .server_requests import (
+    VARIETY,
+    AwsJson,
+    SignedJson,
+    body,
+    post_json,
+    post_msgpack,
+    signing_client,
+)
 
 CONNECTIONS = 64
 PORT = 9324
@@ -58,6 +66,9 @@ class FakeTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return False
 
@@ -80,10 +91,20 @@ class ServerProfile:
             connection.connection_made(wire)
             self.connections.append((connection, wire))
         self.wire = AwsJson(PORT, URL)
+        self._signed: SignedJson | None = None
         self.run(Repeat([post_json(PORT, "CreateQueue", b'{"QueueName": "profile"}')], limit=1))
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 100)
+
+    def signed(self) -> SignedJson:
+        """Signed requests; from now on every request must be signed."""
+        if self._signed is None:
+            store = self.server.store
+            store.add_user("root", role="admin", is_root=True)
+            key = store.create_key("root")
+            self._signed = SignedJson(PORT, URL, signing_client(PORT, key.id, key.secret))
+        return self._signed
 
     def run(self, plan: RequestPlan) -> None:
         self.loop.run_until_complete(self._run(plan))
@@ -140,11 +161,29 @@ def _rest(bench: ServerProfile, count: int) -> RequestPlan:
     return Repeat([post_msgpack(PORT, path, msgspec.msgpack.encode(batch)) for batch in batches], limit=count)
 
 
+def _rest_single(bench: ServerProfile, count: int) -> RequestPlan:
+    path = "/api/v1/queues/profile/messages"
+    bodies = [msgspec.msgpack.encode({"payload": body(number).encode()}) for number in range(VARIETY)]
+    return Repeat([post_msgpack(PORT, path, each) for each in bodies], limit=count)
+
+
+def _signed(bench: ServerProfile, count: int) -> RequestPlan:
+    return Repeat(bench.signed().sends(), limit=count)
+
+
+def _single_drain(bench: ServerProfile, count: int) -> RequestPlan:
+    bench.run(Repeat(bench.wire.sends(), limit=count // 2))
+    return Drain(bench.wire.receive_one(), bench.wire.delete_one, count // 2)
+
+
 WORKS: dict[str, Callable[[ServerProfile, int], RequestPlan]] = {
     "send": _sends,  # SendMessage
     "batch": _batches,  # SendMessageBatch of 10
     "drain": _drain,  # ReceiveMessage(10) and DeleteMessageBatch(10), half and half
+    "signed": _signed,  # SendMessage, signed by botocore and verified
+    "drain1": _single_drain,  # ReceiveMessage(1) and DeleteMessage
     "rest": _rest,  # a msgpack batch of 100
+    "rest1": _rest_single,  # one message in msgpack
 }
 
 

@@ -77,6 +77,14 @@ class AwsJson(SqsRequests):
         content = b'{"QueueUrl": "%b", "Entries": [%b]}' % (self.queue_url.encode(), entries)
         return post_json(self.port, "DeleteMessageBatch", content)
 
+    def receive_one(self) -> bytes:
+        return self._call("ReceiveMessage", {"MaxNumberOfMessages": 1})
+
+    def delete_one(self, receipts: list[bytes]) -> bytes:
+        [receipt] = receipts
+        content = b'{"QueueUrl": "%b", "ReceiptHandle": "%b"}' % (self.queue_url.encode(), receipt)
+        return post_json(self.port, "DeleteMessage", content)
+
     def drop(self) -> None:
         _ask_json(self.port, "DeleteQueue", {"QueueUrl": self.queue_url})
 
@@ -85,6 +93,16 @@ class AwsJson(SqsRequests):
 
 
 _JSON_ENTRY = b'{"Id": "%d", "ReceiptHandle": "%b"}'
+
+
+def signing_client(port: int, key: str, secret: str) -> Any:
+    return importlib.import_module("boto3").client(
+        "sqs",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+    )
 
 
 class SignedJson(AwsJson):
@@ -96,13 +114,7 @@ class SignedJson(AwsJson):
 
     @classmethod
     def create_with_key(cls, port: int, name: str, key: str, secret: str) -> Self:
-        client = importlib.import_module("boto3").client(
-            "sqs",
-            endpoint_url=f"http://127.0.0.1:{port}",
-            region_name="us-east-1",
-            aws_access_key_id=key,
-            aws_secret_access_key=secret,
-        )
+        client = signing_client(port, key, secret)
         return cls(port, client.create_queue(QueueName=name)["QueueUrl"], client)
 
     def sends(self) -> list[bytes]:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import statistics
 import subprocess
 import sys
@@ -22,7 +20,7 @@ import tempfile
 
 from tests.serving import free_port
 
-from .metrics_cost import Server, microseconds, publish_all, send_all
+from .metrics_cost import Server, instructions, microseconds, publish_all, send_all
 
 SHARE = 0.01
 COLLECTOR = """
@@ -83,8 +81,11 @@ def main() -> None:
 def count_instructions(url: str) -> dict[str, object]:
     found: dict[str, object] = {"bench": "trace_cost", "share": SHARE}
     for name, module, work, few, many in (
-        ("sqs_send", "server_profile", "send", 640, 3_200),
-        ("amqp_publish", "amqp_profile", "publish", 2_000, 12_000),
+        ("sqs_send", "server_profile", "send", 640, 5_760),
+        ("sqs_receive_delete", "server_profile", "drain1", 640, 5_760),  # half of the requests each
+        ("amqp_publish", "amqp_profile", "publish", 10_000, 60_000),
+        ("amqp_confirm", "amqp_profile", "confirm", 10_000, 60_000),
+        ("amqp_consume", "amqp_profile", "consume", 10_000, 60_000),  # with the publishes before it
     ):
         counts: dict[str, float] = {}
         for state, flags in (
@@ -101,15 +102,7 @@ def count_instructions(url: str) -> dict[str, object]:
 
 
 def _instructions(module: str, work: str, count: int, flags: str) -> int:
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
-    command += ["-m", f"bench.{module}", work, "--once", "--count", str(count), "--flags", flags]
-    # Hashes that differ from run to run would differ in their collisions.
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
-    found = re.search(r"Collected : (\d+)", done.stderr)
-    if found is None:
-        raise SystemExit(done.stderr)
-    return int(found[1])
+    return instructions(["-m", f"bench.{module}", work, "--once", "--count", str(count), "--flags", flags])
 
 
 def _percent(on: float, off: float) -> float:
