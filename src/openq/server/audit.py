@@ -28,7 +28,7 @@ MAX_WAITING = 10_000
 BATCH = 200
 RETRY_S = 1.0
 STOP_S = 5.0
-READ_S = 2.0
+READ_S = 10.0  # a machine that stands still for a while must not hide a record from its reader
 _MAX_TEXT = 300
 _MAX_ITEMS = 50
 
