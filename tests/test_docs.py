@@ -196,6 +196,35 @@ shown, not run
 """
 
 
+PROSE = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def long_lines(document: str) -> list[int]:
+    """Lines of prose over 110 columns. Tables, code and single long words cannot be wrapped."""
+    found, is_code = [], False
+    for number, line in enumerate(document.splitlines(), 1):
+        if FENCE.match(line):
+            is_code = not is_code
+        text = line.strip()
+        may_be_long = is_code or line.startswith("    ") or text.startswith("|") or " " not in text[2:]
+        if len(line) > 110 and not may_be_long:
+            found.append(number)
+    return found
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.name)
+def test_the_lines_of_a_document_fit_into_110_columns(path: Path) -> None:
+    assert long_lines(path.read_text()) == []
+
+
+def test_long_lines_are_found_outside_of_code_and_tables() -> None:
+    long = "word " * 30
+    assert long_lines(f"{long}\n\n```\n{long}\n```\n| {long} |\n- {long}") == [1, 7]
+
+
 def test_blocks_are_found_in_order_with_their_lines() -> None:
     assert steps(SAMPLE) == [
         (4, "python", "a = 1"),

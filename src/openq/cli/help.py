@@ -7,7 +7,7 @@ from .terminal import styled, terminal_width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .spec import Command
 
@@ -18,9 +18,23 @@ EXIT_CODES = (
 
 
 def examples_text(examples: Sequence[tuple[str, str]]) -> str:
-    width = max((len(command) for command, _ in examples), default=0)
-    lines = [f"  {command:<{width}}  {styled('# ' + comment, 'dim')}" for command, comment in examples]
-    return "\n".join([styled("Examples:", "bold"), *lines])
+    lines = example_lines(examples, terminal_width() - 2, lambda comment: styled(comment, "dim"))
+    return "\n".join([styled("Examples:", "bold"), *(f"  {line}" for line in lines)])
+
+
+def example_lines(
+    examples: Sequence[tuple[str, str]], width: int, style: Callable[[str], str] = str
+) -> Iterator[str]:
+    """Each command with its comment beside it; above it, if both do not fit into the width."""
+    beside = [command for command, comment in examples if len(f"{command}  # {comment}") <= width]
+    column = max(map(len, beside), default=0)
+    for command, comment in examples:
+        if command not in beside:
+            yield style(f"# {comment}")
+            yield command
+        else:
+            padded = min(column, width - len(f"  # {comment}"))
+            yield f"{command:<{padded}}  {style(f'# {comment}')}"
 
 
 def wrapped(text: str) -> str:

@@ -9,6 +9,7 @@ from ..config import KEYS, Config, flag_of, toml_text, variable_of
 from .commands import GROUPS, load
 from .commands.options import SERVER
 from .commands.serve import CONFIG_FLAGS
+from .help import example_lines
 from .spec import Command, Option
 
 INTRO = """\
@@ -111,9 +112,7 @@ def _command(words: tuple[str, ...], command: Command) -> Iterator[str]:
     yield "\n".join(fill(line, WIDTH) for line in command.description.split("\n"))
     yield ""
     yield "```sh"
-    width = max(len(example) for example, _ in command.examples)
-    for example, comment in command.examples:
-        yield f"{example:<{width}}  # {comment}"
+    yield from example_lines(command.examples, WIDTH)
     yield "```"
     yield ""
     if words == ("serve",):
@@ -127,7 +126,7 @@ def _command(words: tuple[str, ...], command: Command) -> Iterator[str]:
     }
     for option in command.options:
         if not any(option in options for options in described):
-            yield _option(option)
+            yield fill(_option(option), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     yield from described.values()
     yield ""
 
