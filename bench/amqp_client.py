@@ -183,7 +183,7 @@ class Flood:
     """Publish without confirms: `limit` messages as fast as they are taken."""
 
     def __init__(self, written: Sequence[bytes], limit: int) -> None:
-        self._circle: Iterator[bytes] = itertools.cycle(written)
+        self._repeat_requests: Iterator[bytes] = itertools.cycle(written)
         self.limit = limit // BURST * BURST
         self.sent = 0
 
@@ -195,7 +195,7 @@ class Flood:
         if self.done:
             return b""
         self.sent += BURST
-        return next(self._circle)
+        return next(self._repeat_requests)
 
     def heard(self, data: bytes) -> None:
         raise RequestRefused(f"the server said {data[:300]!r}")
@@ -253,7 +253,7 @@ class Publisher:
         *,
         count: int = BURST,
     ) -> None:
-        self._circle: Iterator[bytes] = itertools.cycle(written)
+        self._repeat_requests: Iterator[bytes] = itertools.cycle(written)
         self._seconds = seconds
         self._end_s: float | None = None
         self._written_count = count
@@ -280,7 +280,7 @@ class Publisher:
             return b""
         self._left -= 1
         self.sent += self._written_count
-        return next(self._circle)
+        return next(self._repeat_requests)
 
     def heard(self, data: bytes) -> None:
         self._confirms.heard(data)

@@ -189,7 +189,7 @@ def p99_ms(port: int, queue: str, seconds: float) -> float:
 
 @contextmanager
 def _apart(target: Callable[..., None], *arguments: object) -> Iterator[Callable[[], None]]:
-    """A process that is ready; it begins when told."""
+    """A process that is ready; it begins when reported."""
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)

@@ -1,6 +1,6 @@
 """`python -m bench.amqp_profile [work...]`: what a message costs inside the server, without any socket.
 
-The real server runs in this process; its AMQP door is handed bytes as a read from a socket would bring them,
+The real server runs in this process; its AMQP protocol gets bytes as a read from a socket would bring them,
 one read per connection and turn of the loop. What is left out is the kernel's share and that of the loop's
 own polling: a server under load pays both on top. The client's share (below 0.2 us a message) is in it.
 

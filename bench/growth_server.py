@@ -84,4 +84,4 @@ class InTurn(Repeat):
 
     def __init__(self, requests: Iterator[bytes], limit: int) -> None:
         super().__init__([b""], limit=limit)
-        self._circle = requests
+        self._repeat_requests = requests

@@ -121,7 +121,7 @@ class Objects:
         self._cycles = cycles
         self._next_id = WAITING
         self._waiting = deque(Slot(number, BODY, number) for number in range(WAITING))
-        self._lent: dict[int, Slot] = {}
+        self._leased: dict[int, Slot] = {}
 
     def lap(self, given: Any) -> Lap:
         return longest(self._cycles, self._publish, self._take)
@@ -133,8 +133,8 @@ class Objects:
     def _take(self) -> None:
         slot = self._waiting.popleft()
         slot.count += 1
-        self._lent[slot.id] = slot
-        del self._lent[slot.id]
+        self._leased[slot.id] = slot
+        del self._leased[slot.id]
 
     def close(self) -> None:
         pass

@@ -1,7 +1,7 @@
 """Jobs that do nothing, put in and worked off: against RQ and dramatiq on the same Redis.
 
 RQ puts a hundred jobs in with one pipeline and works in one process, without a fork per job; that it keeps
-results costs it less than to be told to keep none. dramatiq sends one by one and has eight threads.
+results costs it less than the setting that keeps none. dramatiq sends one by one and has eight threads.
 Ours puts in, takes and acks a hundred at a time, or one by one.
 """
 

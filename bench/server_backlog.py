@@ -8,12 +8,12 @@ from .server_processes import OpenQ
 from .server_rounds import (
     Contender,
     Work,
-    circle,
     compared,
     drain,
     drained,
     fill,
     in_turns,
+    repeat_requests,
     singles,
     started,
     tens,
@@ -45,10 +45,10 @@ def _compare(run: Run, durable: bool) -> None:
             return drain(wire, count)
 
         for what, behind_it, alone in (
-            ("SendMessage", lambda: circle(full, sends, seconds), singles(empty, seconds)),
+            ("SendMessage", lambda: repeat_requests(full, sends, seconds), singles(empty, seconds)),
             (
                 "SendMessageBatch of 10",
-                lambda: circle(full, batches, seconds, messages=10),
+                lambda: repeat_requests(full, batches, seconds, messages=10),
                 tens(empty, seconds),
             ),
             ("ReceiveMessage(10) + DeleteMessageBatch(10)", refilled, drained(empty, count)),

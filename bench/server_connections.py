@@ -104,7 +104,9 @@ class LongPolls:
 
     def __init__(self, peer: OpenQ, polls: int, first_number: int) -> None:
         self._peer = peer
-        self._wires = [AwsJson.create(peer.port, f"crowd-{number}") for number in range(min(QUEUES, polls))]
+        self._connections = [
+            AwsJson.create(peer.port, f"crowd-{number}") for number in range(min(QUEUES, polls))
+        ]
         self._requests: dict[int, bytes] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._poll = select.epoll()
@@ -116,7 +118,7 @@ class LongPolls:
         self.server_cores = 0.0
         for number in range(polls):
             connection = _connect(peer.port, first_number + number)
-            url = self._wires[number % len(self._wires)].queue_url
+            url = self._connections[number % len(self._connections)].queue_url
             asked = {"QueueUrl": url, "WaitTimeSeconds": WAIT_S, "MaxNumberOfMessages": 1}
             fileno = connection.fileno()
             self._sockets[fileno] = connection
@@ -147,7 +149,7 @@ class LongPolls:
     def _send(self) -> None:
         self._next += 1
         body = f"wake-{self._next}-"
-        wire = self._wires[self._next % len(self._wires)]
+        wire = self._connections[self._next % len(self._connections)]
         content = json.dumps({"QueueUrl": wire.queue_url, "MessageBody": body}).encode()
         self._sent_s[body] = time.perf_counter()
         self._sender.sendall(post_json(wire.port, "SendMessage", content))

@@ -47,12 +47,12 @@ class RequestPlan(Protocol):
 
 
 class Repeat:
-    """The same few requests in a circle, until the time is over or `limit` were sent."""
+    """The same few requests in a repeat_requests, until the time is over or `limit` were sent."""
 
     def __init__(
         self, requests: Sequence[bytes], *, messages: int = 1, seconds: float = 60.0, limit: int | None = None
     ) -> None:
-        self._circle: Iterator[bytes] = itertools.cycle(requests)
+        self._repeat_requests: Iterator[bytes] = itertools.cycle(requests)
         self._messages = messages
         self._seconds = seconds
         self._left = limit if limit is not None else 1 << 62
@@ -73,7 +73,7 @@ class Repeat:
         self._left -= 1
         if self._left < 0 or time.perf_counter() >= self._end_s:
             return None
-        return next(self._circle)
+        return next(self._repeat_requests)
 
 
 class Drain:

@@ -1,8 +1,8 @@
 """`python -m bench.server_profile [work...]`: what a request costs inside the server, without any socket.
 
-The real listener, router, doors and broker run in this process; requests are handed to 64 connections as a
-read from a socket would, one each per turn of the loop. What is left out is the kernel's share and that of
-the loop's own polling: a server under load pays both on top. The client's few microseconds are in it.
+The real listener, router, protocols and broker run in this process; requests are handed to 64 connections as
+a read from a socket would, one each per turn of the loop. The shares of the kernel and of the loop's polling
+are missing: a server under load pays both on top. The client's few microseconds are included.
 
     --top 20         the functions that take the time (under cProfile, which inflates small ones)
     --instructions   instructions per request, counted by valgrind: exact where clocks are noisy

@@ -134,7 +134,7 @@ def fill(wire: SqsRequests, count: int) -> None:
         raise RuntimeError(f"only {plan.count} of {count} messages went in")
 
 
-def circle(
+def repeat_requests(
     peer: ServerProcess,
     requests: list[bytes],
     seconds: float,
@@ -148,13 +148,15 @@ def circle(
 def singles(peer: ServerProcess, seconds: float, connections: int = CONNECTIONS) -> Prepare:
     """SendMessage."""
     queues = FreshQueues(peer)
-    return lambda: circle(peer, queues.next().sends(), seconds, connections=connections)
+    return lambda: repeat_requests(peer, queues.next().sends(), seconds, connections=connections)
 
 
 def tens(peer: ServerProcess, seconds: float, connections: int = CONNECTIONS) -> Prepare:
     """SendMessageBatch of ten."""
     queues = FreshQueues(peer)
-    return lambda: circle(peer, queues.next().batches(), seconds, messages=10, connections=connections)
+    return lambda: repeat_requests(
+        peer, queues.next().batches(), seconds, messages=10, connections=connections
+    )
 
 
 def drained(

@@ -18,11 +18,11 @@ from .server_rounds import (
     FreshQueues,
     Prepare,
     Work,
-    circle,
     compared,
     drained,
     in_turns,
     obtain,
+    repeat_requests,
     singles,
     started,
     tens,
@@ -48,11 +48,11 @@ def _against_an_empty_handler(run: Run, memory: OpenQ, durable: OpenQ, seconds: 
     granian, signed = Granian(run.folder("granian")), OpenQSigned(run.folder("openq"))
     with started(granian, signed):
         ignored = AwsJson(granian.port, f"http://127.0.0.1:{granian.port}/000000000000/bench").sends()
-        empty = Contender(granian, lambda: circle(granian, ignored, seconds))
+        empty = Contender(granian, lambda: repeat_requests(granian, ignored, seconds))
         in_memory = Contender(memory, singles(memory, seconds))
         on_disk = Contender(durable, singles(durable, seconds))
         requests = signed.queue("signed").sends()
-        verified = Contender(signed, lambda: circle(signed, requests, seconds))
+        verified = Contender(signed, lambda: repeat_requests(signed, requests, seconds))
         in_turns([empty, in_memory, verified, on_disk], run.rounds(7, quick=2))
     for how, contender, target in (
         ("in memory", in_memory, BenchTarget(1.0, 1.6)),
@@ -96,6 +96,6 @@ def _hundreds(peer: OpenQ, seconds: float) -> Prepare:
             for number in range(VARIETY // REST_BATCH)
         ]
         requests = [post_msgpack(peer.port, path, msgspec.msgpack.encode(batch)) for batch in batches]
-        return circle(peer, requests, seconds, messages=REST_BATCH)
+        return repeat_requests(peer, requests, seconds, messages=REST_BATCH)
 
     return prepare

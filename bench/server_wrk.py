@@ -58,11 +58,11 @@ def obtain(log: Callable[[str], None]) -> None:
 def repeat(
     port: int, connections: int, requests: Sequence[bytes], *, messages: int = 1, seconds: float = 1.0
 ) -> Tally:
-    """Send these requests in a circle. wrk knows whole seconds only."""
+    """Send these requests in a repeat_requests. wrk knows whole seconds only."""
     if shutil.which("wrk") is None:
         return drive(port, connections, Repeat(requests, messages=messages, seconds=seconds))
     with tempfile.TemporaryDirectory() as folder:
-        script, listing = os.path.join(folder, "circle.lua"), os.path.join(folder, "requests")
+        script, listing = os.path.join(folder, "repeat_requests.lua"), os.path.join(folder, "requests")
         with open(script, "w", encoding="ascii") as file:
             file.write(_SCRIPT)
         with open(listing, "wb") as file_of_requests:

@@ -44,12 +44,12 @@ def _scans(run: Run, spark: SparkSession, count: int, size: int, named: str) -> 
     archive(spark, path=data, archive=kept, include_open=True)
 
     def openq(**options: object) -> DataFrame:
-        told = {name: str(value) for name, value in options.items()}
-        return spark.read.format("openq").options(path=data, archive=kept, **told).load()
+        given = {name: str(value) for name, value in options.items()}
+        return spark.read.format("openq").options(path=data, archive=kept, **given).load()
 
     def tail(**options: object) -> DataFrame:
-        told = {name: str(value) for name, value in options.items()}
-        return spark.read.format("openq").options(path=data, archive=os.devnull, **told).load()
+        given = {name: str(value) for name, value in options.items()}
+        return spark.read.format("openq").options(path=data, archive=os.devnull, **given).load()
 
     columns = _native(spark, kept).columns
     small = size == 100
@@ -102,10 +102,10 @@ def _scans(run: Run, spark: SparkSession, count: int, size: int, named: str) -> 
     with started(server):
         url = f"http://127.0.0.1:{server.port}"
         for what, by_path in (("archived", openq), ("not archived", tail)):
-            told = {"url": url} if by_path is openq else {"url": url, "archive": os.devnull}
+            given = {"url": url} if by_path is openq else {"url": url, "archive": os.devnull}
             in_turns(
                 *(run, f"over HTTP, {what}, {named}", "the same by path"),
-                lambda told=told: drain(spark.read.format("openq").options(**told).load()),  # type: ignore[misc]
+                lambda given=given: drain(spark.read.format("openq").options(**given).load()),  # type: ignore[misc]
                 lambda by_path=by_path: drain(by_path()),  # type: ignore[misc]
                 BenchTarget(0.50, 0.8),
                 rows=count,

@@ -84,7 +84,7 @@ def _publish_alone(url: str, queue: str, job: str, parts: list[bytes]) -> None:
         for number, part in enumerate(parts):
             connection.request("PUT", f"{base}/parts/{number}", part).checked()
         named = [str(number) for number in range(len(parts))]
-        told = {"parts": named, "queue": queue}
-        connection.request("POST", f"{base}/commit", json.dumps(told).encode()).checked()
+        given = {"parts": named, "queue": queue}
+        connection.request("POST", f"{base}/commit", json.dumps(given).encode()).checked()
     finally:
         connection.close()

@@ -1,7 +1,7 @@
 """Workers of the others, each with the settings that its users get, in the process that measures it.
 
 dramatiq has its default middleware, with retries and time limits, as ours has. huey syncs every commit.
-RQ works in one thread without a fork per job; that it keeps results costs it less than to be told to keep
+RQ works in one thread without a fork per job; keeping results costs it less than the setting that keeps
 none. Imports are late: only a measured process has the folder of the rivals.
 """
 

@@ -8,7 +8,7 @@ import trustme
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path, Path]:
-    """The certificate chain and the key of a server at 127.0.0.1 and localhost, and whom to trust for it."""
+    """The certificate chain and the key of a server at 127.0.0.1 and localhost, and its authority."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     cert, key, trusted = folder / "cert.pem", folder / "key.pem", folder / "authority.pem"

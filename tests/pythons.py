@@ -139,8 +139,8 @@ def environment(python: Python) -> Path:
         shutil.rmtree(place, ignore_errors=True)
         _run([python.path, "-m", "venv", "--without-pip", str(place)])
         install = [sys.executable, "-m", "pip", "--python", str(own), "install", "--quiet"]
-        patience = ["--disable-pip-version-check", "--retries", "2", "--timeout", "20"]
-        _run([*install, *patience, "--only-binary", ":all:", *_requirements()])
+        pip_options = ["--disable-pip-version-check", "--retries", "2", "--timeout", "20"]
+        _run([*install, *pip_options, "--only-binary", ":all:", *_requirements()])
         [packages] = place.glob("lib/python3.*/site-packages")
         (packages / "openq-source.pth").write_text(f"{ROOT / 'src'}\n")
         stamp.write_text(wanted)  # last: what was left half-way is made anew

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 READY_S = 30
-LEAST_PORT, MOST_PORT = 10_000, 32_000
+MIN_PORT, MAX_PORT = 10_000, 32_000
 CLAIMED_S = 600
 
 
@@ -27,7 +27,7 @@ def free_port() -> int:
 
     chooser = random.Random(os.urandom(8))
     while True:
-        port = chooser.randrange(LEAST_PORT, MOST_PORT)
+        port = chooser.randrange(MIN_PORT, MAX_PORT)
         if not _claim(port):
             continue
         with socket.socket() as probe:

@@ -28,7 +28,7 @@ from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[Protocols]:
+def protocols() -> Iterator[Protocols]:
     with opened() as found:
         yield found
 
@@ -44,16 +44,16 @@ def run_cli(*words: str, password: str = "") -> None:
 # -- P1, O2: the clients of others ----------------------------------------------------------------
 
 
-def test_P1_O2_pika_and_boto3_share_a_queue_without_a_change_to_either(house: Protocols) -> None:
+def test_P1_O2_pika_and_boto3_share_a_queue_without_a_change_to_either(protocols: Protocols) -> None:
     queue = fresh()
-    channel = house.amqp.channel
+    channel = protocols.amqp.channel
     channel.queue_declare(queue, durable=True)
-    url = house.sqs.client.create_queue(QueueName=queue)["QueueUrl"]
+    url = protocols.sqs.client.create_queue(QueueName=queue)["QueueUrl"]
 
     channel.basic_publish("", queue, "from pika")
-    house.sqs.client.send_message(QueueUrl=url, MessageBody="from boto3")
-    first = house.sqs.take(queue)
-    second = house.amqp.take(queue)
+    protocols.sqs.client.send_message(QueueUrl=url, MessageBody="from boto3")
+    first = protocols.sqs.take(queue)
+    second = protocols.amqp.take(queue)
 
     assert first is not None
     assert second is not None
@@ -231,20 +231,20 @@ time.sleep(600)
 """
 
 
-def test_D15_messages_of_a_killed_consumer_return_at_once_and_in_order(house: Protocols) -> None:
-    queue = house.rest.make(fresh(), visibility_timeout=36_000)
+def test_D15_messages_of_a_killed_consumer_return_at_once_and_in_order(protocols: Protocols) -> None:
+    queue = protocols.rest.make(fresh(), visibility_timeout=36_000)
     for number in range(5):
-        house.amqp.send(queue, {"body": str(number)})
+        protocols.amqp.send(queue, {"body": str(number)})
     with subprocess.Popen(
-        [sys.executable, "-c", DYING, str(house.amqp_port), queue], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DYING, str(protocols.amqp_port), queue], stdout=subprocess.PIPE, text=True
     ) as consumer:
         assert consumer.stdout is not None
         assert [consumer.stdout.readline().strip() for _ in range(3)] == ["0", "1", "2"]
 
         os.kill(consumer.pid, signal.SIGKILL)
 
-    until(lambda: not house.rest.peek(queue, "in_flight"))
-    taken = [house.amqp.take(queue) for _ in range(5)]
+    until(lambda: not protocols.rest.peek(queue, "in_flight"))
+    taken = [protocols.amqp.take(queue) for _ in range(5)]
     assert [(each["body"], each["redelivered"]) for each in taken if each] == [
         (str(number).encode(), number < 3) for number in range(5)
     ]
@@ -253,40 +253,40 @@ def test_D15_messages_of_a_killed_consumer_return_at_once_and_in_order(house: Pr
 # -- D16, D17, D18 ---------------------------------------------------------------------------------
 
 
-def test_D16_higher_priorities_come_first_and_equals_in_their_order(house: Protocols) -> None:
+def test_D16_higher_priorities_come_first_and_equals_in_their_order(protocols: Protocols) -> None:
     queue = fresh()
-    house.amqp.channel.queue_declare(queue, durable=True, arguments={"x-max-priority": 255})
+    protocols.amqp.channel.queue_declare(queue, durable=True, arguments={"x-max-priority": 255})
     for body, priority in (("a", 0), ("b", 255), ("c", 1), ("d", None), ("e", 255), ("f", 1)):
-        house.amqp.send(queue, {"body": body, "priority": priority})
+        protocols.amqp.send(queue, {"body": body, "priority": priority})
 
-    taken = [house.amqp.take(queue) for _ in range(6)]
+    taken = [protocols.amqp.take(queue) for _ in range(6)]
 
     assert b"".join(each["body"] for each in taken if each) == b"becfad"
 
 
-def test_D17_library_consumers_select_amqp_messages_by_type(house: Protocols) -> None:
-    queue = house.rest.make(fresh())
+def test_D17_library_consumers_select_amqp_messages_by_type(protocols: Protocols) -> None:
+    queue = protocols.rest.make(fresh())
     for kind in ("refund", "order"):
-        house.amqp.send(queue, {"body": kind, "type": kind, "content_type": "text/plain"})
+        protocols.amqp.send(queue, {"body": kind, "type": kind, "content_type": "text/plain"})
 
-    with OpenQ(queue, url=house.server.url) as opened_queue:
+    with OpenQ(queue, url=protocols.server.url) as opened_queue:
         [message] = opened_queue.receive_many(10, timeout=0, types=["order"])
 
         assert (message.body, message.message_type) == ("order", "order")
 
 
-def test_D18_a_consumer_gets_messages_of_every_protocol(house: Protocols) -> None:
-    queue = house.rest.make(fresh())
-    with house.connect() as connection:
+def test_D18_a_consumer_gets_messages_of_every_protocol(protocols: Protocols) -> None:
+    queue = protocols.rest.make(fresh())
+    with protocols.connect() as connection:
         channel = connection.channel()
         came: list[bytes] = []
         channel.basic_consume(queue, lambda _c, _m, _p, body: came.append(body), auto_ack=True)
 
-        house.rest.send(queue, {"payload": "by REST"})
-        house.sqs.send(queue, {"MessageBody": "by SQS"})
-        with OpenQ(queue, url=house.server.url) as opened_queue:
+        protocols.rest.send(queue, {"payload": "by REST"})
+        protocols.sqs.send(queue, {"MessageBody": "by SQS"})
+        with OpenQ(queue, url=protocols.server.url) as opened_queue:
             opened_queue.publish("by the library")
-        house.amqp.send(queue, {"body": "by AMQP"})
+        protocols.amqp.send(queue, {"body": "by AMQP"})
         for _ in range(1000):
             if len(came) == 4:
                 break
@@ -298,10 +298,10 @@ def test_D18_a_consumer_gets_messages_of_every_protocol(house: Protocols) -> Non
 # -- K3, K14, K23 ----------------------------------------------------------------------------------
 
 
-def test_K3_a_delivery_limit_is_max_receives_with_the_first_delivery_counted(house: Protocols) -> None:
-    dead = house.rest.make(fresh())
+def test_K3_a_delivery_limit_is_max_receives_with_the_first_delivery_counted(protocols: Protocols) -> None:
+    dead = protocols.rest.make(fresh())
     queue = fresh()
-    house.amqp.channel.queue_declare(
+    protocols.amqp.channel.queue_declare(
         queue,
         durable=True,
         arguments={
@@ -311,31 +311,31 @@ def test_K3_a_delivery_limit_is_max_receives_with_the_first_delivery_counted(hou
             "x-dead-letter-routing-key": dead,
         },
     )
-    house.amqp.send(queue, {"body": "x"})
+    protocols.amqp.send(queue, {"body": "x"})
 
     for _ in range(3):
-        received = house.amqp.receive(queue)
+        received = protocols.amqp.receive(queue)
         assert received is not None
-        house.amqp.channel.basic_reject(received[0], requeue=True)
-        until(lambda: not house.rest.peek(queue, "in_flight"))
+        protocols.amqp.channel.basic_reject(received[0], requeue=True)
+        until(lambda: not protocols.rest.peek(queue, "in_flight"))
 
-    assert house.amqp.receive(queue) is None
-    assert [each["payload"] for each in house.rest.peek(dead)] == ["x"]
-    assert house.rest.call("GET", f"/queues/{queue}")["settings"]["max_receives"] == 3
+    assert protocols.amqp.receive(queue) is None
+    assert [each["payload"] for each in protocols.rest.peek(dead)] == ["x"]
+    assert protocols.rest.call("GET", f"/queues/{queue}")["settings"]["max_receives"] == 3
 
 
-def test_K14_times_are_milliseconds_here_and_seconds_there(house: Protocols) -> None:
+def test_K14_times_are_milliseconds_here_and_seconds_there(protocols: Protocols) -> None:
     queue = fresh()
-    house.amqp.channel.queue_declare(queue, durable=True, arguments={"x-message-ttl": 90_500})
+    protocols.amqp.channel.queue_declare(queue, durable=True, arguments={"x-message-ttl": 90_500})
 
-    assert house.rest.call("GET", f"/queues/{queue}")["settings"]["message_ttl"] == 90.5
+    assert protocols.rest.call("GET", f"/queues/{queue}")["settings"]["message_ttl"] == 90.5
 
 
-def test_K23_prefetched_messages_are_leased_like_pulled_ones(house: Protocols) -> None:
-    queue = house.rest.make(fresh())
+def test_K23_prefetched_messages_are_leased_like_pulled_ones(protocols: Protocols) -> None:
+    queue = protocols.rest.make(fresh())
     for number in range(3):
-        house.rest.send(queue, {"payload": str(number)})
-    with house.connect(client_properties={"connection_name": "prefetcher"}) as connection:
+        protocols.rest.send(queue, {"payload": str(number)})
+    with protocols.connect(client_properties={"connection_name": "prefetcher"}) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=2)
         tags: list[int] = []
@@ -345,11 +345,11 @@ def test_K23_prefetched_messages_are_leased_like_pulled_ones(house: Protocols) -
                 break
             connection.process_data_events(time_limit=0.05)
 
-        leases = house.rest.call("GET", f"/queues/{queue}/in-flight")["messages"]
+        leases = protocols.rest.call("GET", f"/queues/{queue}/in-flight")["messages"]
         assert [each["deadline"] for each in leases] == [None, None]
         assert all(each["consumer"].startswith("prefetcher") for each in leases)
-        held = house.rest.peek(queue, "in_flight")
-        house.rest.call("POST", f"/queues/{queue}/ack", {"receipt_id": held[0]["receipt_id"]})
+        held = protocols.rest.peek(queue, "in_flight")
+        protocols.rest.call("POST", f"/queues/{queue}/ack", {"receipt_id": held[0]["receipt_id"]})
         channel.basic_ack(tags[0])  # too late, and no harm
         channel.basic_ack(tags[1])
         for _ in range(1000):
@@ -358,4 +358,4 @@ def test_K23_prefetched_messages_are_leased_like_pulled_ones(house: Protocols) -
             connection.process_data_events(time_limit=0.05)
         channel.basic_ack(tags[2])
 
-    until(lambda: not house.rest.peek(queue))
+    until(lambda: not protocols.rest.peek(queue))

@@ -44,11 +44,11 @@ def test_a_message_has_the_same_id_in_every_protocol(protocols: Protocols) -> No
         received = opened.receive(timeout=0)
     sqs = protocols.sqs.receive(queue)
     rest = protocols.rest.receive(queue)
-    told = protocols.amqp.take(queue)
+    reported = protocols.amqp.take(queue)
 
     assert received is not None
     assert (received.id, sqs and sqs["MessageId"], rest and rest["id"]) == (sent, sent, sent)
-    require({"message_id": sent}, told)
+    require({"message_id": sent}, reported)
 
 
 def test_id_a_message_of_amqp_has_one_of_ours_beside_its_own(protocols: Protocols) -> None:
@@ -230,7 +230,7 @@ def test_failures_in_different_protocols_add_up_and_the_death_is_shown_in_each(
     until(lambda: protocols.rest.peek(dead))
     with OpenQ(dead, url=protocols.server.url) as opened:
         received = opened.receive(timeout=0)
-    rest, sqs, told = protocols.rest.receive(dead), protocols.sqs.receive(dead), protocols.amqp.take(dead)
+    rest, sqs, reported = protocols.rest.receive(dead), protocols.sqs.receive(dead), protocols.amqp.take(dead)
     assert received is not None
     assert [(each["queue"], each["reason"], each["receive_count"]) for each in received.deaths] == [
         (queue, "max_receives", 4)
@@ -239,13 +239,13 @@ def test_failures_in_different_protocols_add_up_and_the_death_is_shown_in_each(
     [death] = rest["deaths"]
     require({"queue": queue, "reason": "max_receives", "receive_count": 4}, death)
     require({"Attributes": {"DeadLetterQueueSourceArn": f"arn:aws:sqs:us-east-1:000000000000:{queue}"}}, sqs)
-    assert told is not None
-    [table] = told["headers"]["x-death"]
+    assert reported is not None
+    [table] = reported["headers"]["x-death"]
     require(
         {"queue": queue, "reason": "delivery_limit", "count": 1, "exchange": "", "routing-keys": [queue]},
         table,
     )
-    require({"headers": {"x-first-death-queue": queue, "x-first-death-reason": "delivery_limit"}}, told)
+    require({"headers": {"x-first-death-queue": queue, "x-first-death-reason": "delivery_limit"}}, reported)
 
 
 @pytest.mark.parametrize("sender", PROTOCOLS)
@@ -264,10 +264,10 @@ def test_an_amqp_rejection_is_shown_by_every_protocol(protocols: Protocols, send
     protocols.amqp.channel.basic_reject(received[0], requeue=False)
     until(lambda: protocols.rest.peek(dead))
 
-    rest, sqs, told = protocols.rest.receive(dead), protocols.sqs.receive(dead), protocols.amqp.take(dead)
+    rest, sqs, reported = protocols.rest.receive(dead), protocols.sqs.receive(dead), protocols.amqp.take(dead)
     require({"payload": "grüße", "deaths": [{"queue": queue, "reason": "rejected"}]}, _first_death(rest))
     require({"Attributes": {"DeadLetterQueueSourceArn": f"arn:aws:sqs:us-east-1:000000000000:{queue}"}}, sqs)
-    require({"headers": {"x-first-death-queue": queue, "x-first-death-reason": "rejected"}}, told)
+    require({"headers": {"x-first-death-queue": queue, "x-first-death-reason": "rejected"}}, reported)
 
 
 def _first_death(message: Document | None) -> Document:

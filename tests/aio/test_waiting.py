@@ -325,7 +325,7 @@ def test_loops_and_threads_share_one_target(tmp_path: Path, kind: str) -> None:
     """Three loops and a thread publish, three loops and a thread consume: each message once."""
     each = 200
     got: list[str] = []
-    keeper = openq.OpenQ("orders", path=tmp_path)
+    owner = openq.OpenQ("orders", path=tmp_path)
 
     async def produce(label: str) -> None:
         async with OpenQ("orders", path=tmp_path) as queue:
@@ -341,11 +341,11 @@ def test_loops_and_threads_share_one_target(tmp_path: Path, kind: str) -> None:
 
     def produce_here() -> None:
         for n in range(each):
-            keeper.publish(f"thread {n}")
+            owner.publish(f"thread {n}")
 
     def consume_here() -> None:
         for _ in range(each):
-            message = keeper.receive(timeout=60)
+            message = owner.receive(timeout=60)
             assert message is not None
             got.append(message.body)
             message.ack()
@@ -365,8 +365,8 @@ def test_loops_and_threads_share_one_target(tmp_path: Path, kind: str) -> None:
         thread.join()
 
     assert len(got) == len(set(got)) == 4 * each
-    assert keeper.stats().ready == keeper.stats().in_flight == 0
-    keeper.close()
+    assert owner.stats().ready == owner.stats().in_flight == 0
+    owner.close()
 
 
 def test_one_queue_object_may_be_used_from_several_loops(tmp_path: Path) -> None:

@@ -86,13 +86,13 @@ group_wait = 0.05
         ]
         return [part for part in parts if part.startswith(state.upper()) and f": {rule}\n" in part]
 
-    def until_told(self, rule: str, state: str, seconds: float = 60.0) -> dict[str, Any]:
+    def until_notified(self, rule: str, state: str, seconds: float = 60.0) -> dict[str, Any]:
         until(
             lambda: self.hooks(rule, state) and self.mails(rule, state), f"{rule} is {state}", seconds=seconds
         )
         return self.hooks(rule, state)[0]
 
-    def told_once(self, rule: str, command: str) -> None:
+    def notified_once(self, rule: str, command: str) -> None:
         """Firing and resolved came once each, at both receivers, with the command."""
         for state in ("firing", "resolved"):
             assert len(self.hooks(rule, state)) == 1, self.hooks(rule, state)

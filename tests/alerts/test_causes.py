@@ -83,7 +83,7 @@ keep = 0.1
 @dataclass
 class Running:
     client: Client
-    told: Receivers
+    receiving: Receivers
     server: Served
     fired: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -95,10 +95,10 @@ class Running:
 
         def fires() -> bool:
             cause.go_on(self)
-            return bool(self.told.hooks(rule, "firing"))
+            return bool(self.receiving.hooks(rule, "firing"))
 
         until(fires, f"{rule} fires")
-        self.fired[rule] = self.told.hooks(rule, "firing")[0]
+        self.fired[rule] = self.receiving.hooks(rule, "firing")[0]
         cause.end(self)
         return self.fired[rule]
 
@@ -131,17 +131,17 @@ def no_queue_for_its_runs(running: Running) -> None:
 
 
 def answer_410(running: Running) -> None:
-    running.told.endpoint.respond = lambda handler: (
+    running.receiving.endpoint.respond = lambda handler: (
         answer(handler, 410, b"moved") if handler.path == "/gone" else answer(handler, 200)
     )
     running.client.queue("gone")
-    url = f"{running.told.endpoint.url}/gone"
+    url = f"{running.receiving.endpoint.url}/gone"
     assert running.client.put("/webhooks/gone", {"url": url, "queue": "gone"}).status == 201
     publish(running.client, "gone")
 
 
 def answer_200(running: Running) -> None:
-    running.told.endpoint.respond = lambda handler: answer(handler, 200)
+    running.receiving.endpoint.respond = lambda handler: answer(handler, 200)
     running.client.post("/webhooks/gone/enable")
 
 
@@ -230,15 +230,15 @@ CAUSES = {
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("causes")
-    with receivers() as told:
+    with receivers() as receiving:
         file = folder / "openq.toml"
-        file.write_text(RULES.format(url=told.endpoint.url))
+        file.write_text(RULES.format(url=receiving.endpoint.url))
         flags = ["--config", str(file), "--webhook-allow", "127.0.0.1"]
         with served(folder / "data", *flags) as server:
             client = Client(server.url)
             for queue in ("old", "backlog", "alone", "errors", "storm", "leases", "other"):
                 client.queue(queue)
-            found = Running(client, told, server)
+            found = Running(client, receiving, server)
             for cause in CAUSES.values():
                 cause.begin(found)
             yield found
@@ -268,16 +268,16 @@ def test_a_growing_backlog_has_a_forecast(running: Running) -> None:
 def test_an_alert_is_over_when_its_cause_is_and_was_sent_once(rule: str, running: Running) -> None:
     """After the tests above, so that all alerts have their times side by side."""
     running.fire(rule)
-    until(lambda: running.told.hooks(rule, "resolved"), f"{rule} is over")
+    until(lambda: running.receiving.hooks(rule, "resolved"), f"{rule} is over")
 
-    assert len(running.told.hooks(rule, "firing")) == len(running.told.hooks(rule, "resolved")) == 1
+    assert len(running.receiving.hooks(rule, "firing")) == len(running.receiving.hooks(rule, "resolved")) == 1
 
 
 def test_every_rule_has_a_test_with_a_real_cause() -> None:
     from openq.alert_rules.builtin import BY_NAME
 
     text = "".join(path.read_text() for path in Path(__file__).parent.glob("*.py"))
-    elsewhere = set(re.findall(r'(?:until_told|told_once)\(\s*"([a-z-]+)"', text))
+    elsewhere = set(re.findall(r'(?:until_notified|notified_once)\(\s*"([a-z-]+)"', text))
     without = {"damaged-records", "event-loop-lag", "connections-refused"}
 
     assert set(BY_NAME) - set(CAUSES) - elsewhere - without == set()

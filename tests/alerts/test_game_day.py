@@ -1,4 +1,4 @@
-"""A game day with short times: disk, worker and Redis fail for real, and real receivers are told once.
+"""A game day with short times: disk, worker and Redis fail for real, and real receivers are notified once.
 
 Poison messages, a login attack and a certificate near its end are in `test_server.py`. `make gameday` plays
 all of it with the default limits, and looks at the time.
@@ -51,18 +51,18 @@ seconds = "500ms"
 
 
 @pytest.fixture
-def told() -> Iterator[Receivers]:
+def receiving() -> Iterator[Receivers]:
     with receivers() as found:
         yield found
 
 
 @pytest.mark.skipif(why_not() is not None, reason=f"no loop-mounted disk: {why_not()}")
 def test_a_disk_that_fills_is_predicted_reported_and_over_when_there_is_room(
-    tmp_path: Path, told: Receivers
+    tmp_path: Path, receiving: Receivers
 ) -> None:
     (tmp_path / "disk").mkdir()
     with LoopDisk(tmp_path / "disk") as disk:
-        flags = ["--segment-bytes", "1MiB", "--config", str(told.write(tmp_path, QUICK))]
+        flags = ["--segment-bytes", "1MiB", "--config", str(receiving.write(tmp_path, QUICK))]
         with served(disk.mounted / "data", *flags) as server:
             client = Client(server.url)
             client.queue("orders")
@@ -78,21 +78,21 @@ def test_a_disk_that_fills_is_predicted_reported_and_over_when_there_is_room(
                 def is_foreseen() -> bool:
                     if free(disk) > 12 << 20:
                         grow(32 << 10)
-                    return bool(told.hooks("disk-filling", "firing"))
+                    return bool(receiving.hooks("disk-filling", "firing"))
 
                 until(is_foreseen, "the forecast")
                 grow(max(0, free(disk) - (6 << 20)))
             body = "x" * 100_000
             while client.post("/queues/orders/messages", {"payload": body}).status == 201:
                 pass
-            told.until_told("disk-full", "firing")
+            receiving.until_notified("disk-full", "firing")
             ballast.unlink()
-            told.until_told("disk-full", "resolved")
-            told.until_told("disk-filling", "resolved")
+            receiving.until_notified("disk-full", "resolved")
+            receiving.until_notified("disk-filling", "resolved")
             assert client.post("/queues/orders/messages", {"payload": body}).status == 201
 
-    told.told_once("disk-full", "openq queue purge orders")
-    [foreseen] = told.hooks("disk-filling", "firing")
+    receiving.notified_once("disk-full", "openq queue purge orders")
+    [foreseen] = receiving.hooks("disk-filling", "firing")
     assert 0 <= foreseen["figures"]["left"] < 4 * 3600
     assert foreseen["command"].startswith("openq queue purge ")
 
@@ -102,32 +102,32 @@ def free(disk: LoopDisk) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def test_a_journal_that_fails_raises_an_alert(tmp_path: Path, told: Receivers) -> None:
+def test_a_journal_that_fails_raises_an_alert(tmp_path: Path, receiving: Receivers) -> None:
     """Nothing can be stored any more, so this one comes from memory. It ends with a restart."""
     import tomllib
 
     disk = FaultyDisk(tmp_path)
     broker = LocalBroker(journal=Journal(tmp_path / "d", io=disk))
-    table = tomllib.loads(told.write(tmp_path, QUICK).read_text())["alerts"]
+    table = tomllib.loads(receiving.write(tmp_path, QUICK).read_text())["alerts"]
     config = Config(data=str(tmp_path / "d"), drain_timeout_s=1, alerts=read_alerts(table))
     with in_process_server(broker, config) as server:
         client = Client(f"http://127.0.0.1:{server.port}")
         client.queue("orders")
         disk.nth, disk.kind = 0, "broken"  # every call from now on
         client.post("/queues/orders/messages", {"payload": "x"})
-        firing = told.until_told("store-failed", "firing")
-        mails = told.mails("store-failed", "firing")
+        firing = receiving.until_notified("store-failed", "firing")
+        mails = receiving.mails("store-failed", "firing")
 
     assert "cannot use its store: " in firing["summary"]
     assert firing["command"] == f"openq doctor --data {tmp_path / 'd'}"
     assert firing["severity"] == "critical"
-    assert len(told.hooks("store-failed", "firing")) == len(mails) == 1
+    assert len(receiving.hooks("store-failed", "firing")) == len(mails) == 1
 
 
 def test_a_worker_that_dies_raises_an_alert_until_it_is_started_again(
-    tmp_path: Path, told: Receivers
+    tmp_path: Path, receiving: Receivers
 ) -> None:
-    with served(tmp_path / "data", "--config", str(told.write(tmp_path, QUICK))) as server:
+    with served(tmp_path / "data", "--config", str(receiving.write(tmp_path, QUICK))) as server:
         client = Client(server.url)
         client.queue("jobs")
         # The job outlives its worker, without its output, and is ended by its own id.
@@ -137,14 +137,14 @@ def test_a_worker_that_dies_raises_an_alert_until_it_is_started_again(
             client.post("/queues/jobs/messages", {"payload": "x"})
             until(lambda: any(each["busy"] for each in client.get("/workers").value["workers"]))
             os.killpg(first.process.pid, signal.SIGKILL)
-            firing = told.until_told("worker-lost", "firing")
+            firing = receiving.until_notified("worker-lost", "firing")
             end_jobs(tmp_path / "pids")
         with worker(tmp_path, *words, group=True) as again:
-            told.until_told("worker-lost", "resolved")
+            receiving.until_notified("worker-lost", "resolved")
             os.killpg(again.process.pid, signal.SIGKILL)
             end_jobs(tmp_path / "pids")
 
-    told.told_once("worker-lost", firing["command"])
+    receiving.notified_once("worker-lost", firing["command"])
     assert firing["command"].startswith("openq worker run ")
     assert "it ran 1 job" in firing["summary"]
 
@@ -155,10 +155,10 @@ def end_jobs(pids: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_redis_loses_a_replica_its_safety_and_its_master(tmp_path: Path, told: Receivers) -> None:
+def test_redis_loses_a_replica_its_safety_and_its_master(tmp_path: Path, receiving: Receivers) -> None:
     with replicated(1, *FORCED) as redis:
         command = f"openq doctor --store redis://127.0.0.1:{redis.master.port}"
-        flags = ["--store", redis.url, "--config", str(told.write(tmp_path, QUICK))]
+        flags = ["--store", redis.url, "--config", str(receiving.write(tmp_path, QUICK))]
         server = Served(flags, free_port())
         try:
             server.wait()
@@ -168,27 +168,27 @@ def test_redis_loses_a_replica_its_safety_and_its_master(tmp_path: Path, told: R
 
             [replica] = redis.replicas
             replica.kill9()
-            told.until_told("replica-missing", "firing")
+            receiving.until_notified("replica-missing", "firing")
             replica.start()
             replica.ask("REPLICAOF", HOST, redis.master.port)
             until_reachable(lambda: in_sync(replica), "the replica is in sync")
-            told.until_told("replica-missing", "resolved")
-            told.told_once("replica-missing", command)
+            receiving.until_notified("replica-missing", "resolved")
+            receiving.notified_once("replica-missing", command)
 
             redis.master.ask("CONFIG", "SET", "appendfsync", "everysec")
-            told.until_told("loss-window", "firing")
+            receiving.until_notified("loss-window", "firing")
             redis.master.ask("CONFIG", "SET", "appendfsync", "always")
-            told.until_told("loss-window", "resolved")
+            receiving.until_notified("loss-window", "resolved")
 
             redis.master.kill9()
-            told.until_told("store-failed", "firing")
+            receiving.until_notified("store-failed", "firing")
             redis.master.start()
-            told.until_told("store-failed", "resolved")
+            receiving.until_notified("store-failed", "resolved")
         finally:
             server.stop()
 
     for rule in ("loss-window", "store-failed"):
-        told.told_once(rule, command)
-    assert "Redis has 0 replicas, there were 1" in told.hooks("replica-missing", "firing")[0]["summary"]
+        receiving.notified_once(rule, command)
+    assert "Redis has 0 replicas, there were 1" in receiving.hooks("replica-missing", "firing")[0]["summary"]
     assert [line for line in server.log if "Traceback" in line] == []
-    told.no_secrets(*server.log)
+    receiving.no_secrets(*server.log)

@@ -41,7 +41,7 @@ command = "openq queue purge {queue}"
 
 
 @pytest.fixture
-def told() -> Iterator[Receivers]:
+def receiving() -> Iterator[Receivers]:
     with receivers() as found:
         yield found
 
@@ -62,60 +62,60 @@ def alerts(client: Client, **query: str) -> list[dict[str, Any]]:
 
 
 def test_poison_messages_reach_every_destination_once_and_are_over_by_themselves(
-    tmp_path: Path, told: Receivers
+    tmp_path: Path, receiving: Receivers
 ) -> None:
-    with served(tmp_path / "data", "--config", str(told.write(tmp_path, QUICK))) as server:
+    with served(tmp_path / "data", "--config", str(receiving.write(tmp_path, QUICK))) as server:
         client = Client(server.url)
         poison(client, "orders")
-        firing = told.until_told("dead-letters", "firing")
+        firing = receiving.until_notified("dead-letters", "firing")
         [shown] = alerts(client, state="firing")
-        told.until_told("dead-letters", "resolved")
-        until(lambda: len(told.requests("/chat")) == 2)
-        until(lambda: len(told.requests("/pager")) == 2)
-        until(lambda: len(told.requests("/manager/api/v2/alerts")) == 2)
+        receiving.until_notified("dead-letters", "resolved")
+        until(lambda: len(receiving.requests("/chat")) == 2)
+        until(lambda: len(receiving.requests("/pager")) == 2)
+        until(lambda: len(receiving.requests("/manager/api/v2/alerts")) == 2)
         page = server.get("/metrics")[1].decode()
         history = client.get("/alerts/history").value["entries"]
         events = client.get("/events?follow=0&events=alert&from=oldest")
 
-    told.told_once("dead-letters", "openq dlq redrive orders-dead --rate 50")
-    assert all(verify(headers, body) for headers, body in told.requests("/hook"))
+    receiving.notified_once("dead-letters", "openq dlq redrive orders-dead --rate 50")
+    assert all(verify(headers, body) for headers, body in receiving.requests("/hook"))
     assert firing["labels"] == {"alertname": "dead-letters", "severity": "warning", "queue": "orders"}
     assert firing["figures"]["letters"] == 1
     assert firing["runbook"] == "RUNBOOK.md#dead-letters"
     assert (shown["subject"], shown["kind"], shown["alert"]) == ("orders", "queue", "dead-letters")
-    pages = [json.loads(body) for _, body in told.requests("/pager")]
+    pages = [json.loads(body) for _, body in receiving.requests("/pager")]
     assert [each["event_action"] for each in pages] == ["trigger", "resolve"]
     assert len({each["dedup_key"] for each in pages}) == 1
     assert {each["routing_key"] for each in pages} == {ROUTING_KEY}
-    managed = [json.loads(body)[0] for _, body in told.requests("/manager")]
+    managed = [json.loads(body)[0] for _, body in receiving.requests("/manager")]
     assert managed[0]["labels"] == firing["labels"]
     assert managed[0]["startsAt"] < managed[1]["endsAt"] < managed[0]["endsAt"]
     assert 'openq_alert_notifications_total{destination="mail",outcome="accepted"} 2' in page
     assert [each["state"] for each in history] == ["resolved", "firing"]
     assert b"dead-letters firing" in events.data
-    told.no_secrets(page, *server.log, json.dumps(history))
+    receiving.no_secrets(page, *server.log, json.dumps(history))
 
 
-def test_a_login_attack_raises_an_alert_that_names_its_source(tmp_path: Path, told: Receivers) -> None:
+def test_a_login_attack_raises_an_alert_that_names_its_source(tmp_path: Path, receiving: Receivers) -> None:
     data = tmp_path / "data"
     data.mkdir()
     store = UserStore(data / "users.json")
     store.add_user("admin", role="admin", password="a-good-password")
-    with served(data, "--config", str(told.write(tmp_path, QUICK))) as server:
+    with served(data, "--config", str(receiving.write(tmp_path, QUICK))) as server:
         guess = base64.b64encode(b"admin:canary-guess").decode()
         for _ in range(12):
             Client(server.url, headers={"authorization": f"Basic {guess}"}).get("/queues")
-        firing = told.until_told("login-attack", "firing")
-        told.until_told("login-attack", "resolved")
+        firing = receiving.until_notified("login-attack", "firing")
+        receiving.until_notified("login-attack", "resolved")
 
-    told.told_once("login-attack", "openq audit ls --action login --outcome refused")
+    receiving.notified_once("login-attack", "openq audit ls --action login --outcome refused")
     assert "from 127.0.0.1" in firing["summary"]
-    told.no_secrets(*server.log)
-    assert not [body for body in told.endpoint.bodies if b"canary-guess" in body]
+    receiving.no_secrets(*server.log)
+    assert not [body for body in receiving.endpoint.bodies if b"canary-guess" in body]
 
 
 def test_a_certificate_near_its_end_raises_an_alert_until_it_is_renewed(
-    tmp_path: Path, told: Receivers
+    tmp_path: Path, receiving: Receivers
 ) -> None:
     authority = trustme.CA()
 
@@ -127,39 +127,39 @@ def test_a_certificate_near_its_end_raises_an_alert_until_it_is_renewed(
 
     issue(5)
     tls = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
-    with served(None, *tls, "--config", str(told.write(tmp_path, QUICK))) as server:
-        firing = told.until_told("certificate-expiring", "firing")
+    with served(None, *tls, "--config", str(receiving.write(tmp_path, QUICK))) as server:
+        firing = receiving.until_notified("certificate-expiring", "firing")
         issue(100)
         server.process.send_signal(signal.SIGHUP)
-        told.until_told("certificate-expiring", "resolved")
+        receiving.until_notified("certificate-expiring", "resolved")
 
-    told.told_once("certificate-expiring", "openq config reload")
+    receiving.notified_once("certificate-expiring", "openq config reload")
     assert 3 < firing["figures"]["days"] < 5
 
 
-def test_an_alert_survives_a_restart_and_is_not_sent_again(tmp_path: Path, told: Receivers) -> None:
-    config = str(told.write(tmp_path, QUICK))
+def test_an_alert_survives_a_restart_and_is_not_sent_again(tmp_path: Path, receiving: Receivers) -> None:
+    config = str(receiving.write(tmp_path, QUICK))
     with served(tmp_path / "data", "--config", config) as server:
         client = Client(server.url)
         client.put("/queues/many-1", {})
         for number in range(3):
             client.post("/queues/many-1/messages", {"payload": number})
-        first = told.until_told("many", "firing")
+        first = receiving.until_notified("many", "firing")
         until(lambda: len(alerts(client, state="firing")[0]["notified"]) == 5)
     with served(tmp_path / "data", "--config", config) as server:
         client = Client(server.url)
         until(lambda: alerts(client, state="firing"))
         [again] = alerts(client, state="firing")
         client.post("/queues/many-1/purge")
-        told.until_told("many", "resolved")
+        receiving.until_notified("many", "resolved")
 
-    told.told_once("many", "openq queue purge many-1")
+    receiving.notified_once("many", "openq queue purge many-1")
     assert (again["id"], again["since"]) == (first["id"], first["since"])
 
 
-def test_an_alert_waits_for_a_destination_that_is_down(tmp_path: Path, told: Receivers) -> None:
-    told.mail.reply_to_mail = "451 try later"
-    with served(None, "--config", str(told.write(tmp_path, QUICK))) as server:
+def test_an_alert_waits_for_a_destination_that_is_down(tmp_path: Path, receiving: Receivers) -> None:
+    receiving.mail.reply_to_mail = "451 try later"
+    with served(None, "--config", str(receiving.write(tmp_path, QUICK))) as server:
         client = Client(server.url)
         client.put("/queues/many", {})
         for number in range(3):
@@ -171,17 +171,17 @@ def test_an_alert_waits_for_a_destination_that_is_down(tmp_path: Path, told: Rec
 
         until(lambda: mail()["failed"])
         assert mail()["error"] == "the mail server answered 451"
-        told.mail.reply_to_mail = "250 ok"
-        told.until_told("many", "firing")
+        receiving.mail.reply_to_mail = "250 ok"
+        receiving.until_notified("many", "firing")
         until(lambda: mail()["error"] is None)
 
-    assert len(told.mails("many", "firing")) == len(told.hooks("many", "firing")) == 1
+    assert len(receiving.mails("many", "firing")) == len(receiving.hooks("many", "firing")) == 1
 
 
 def test_rules_are_changed_silenced_and_tested_over_rest_and_by_command(
-    tmp_path: Path, told: Receivers
+    tmp_path: Path, receiving: Receivers
 ) -> None:
-    with served(tmp_path / "data", "--config", str(told.write(tmp_path, QUICK))) as server:
+    with served(tmp_path / "data", "--config", str(receiving.write(tmp_path, QUICK))) as server:
         client = Client(server.url)
 
         def run(*words: str) -> Any:
@@ -205,11 +205,11 @@ def test_rules_are_changed_silenced_and_tested_over_rest_and_by_command(
         assert alert["silenced"] == silence["id"]
         assert "work holds 2" in run("show", "busy").out
         assert "work holds 2" in run("ls").out
-        assert told.hooks("busy", "firing") == []
+        assert receiving.hooks("busy", "firing") == []
         assert run("unsilence", silence["id"]).code == 0
-        told.until_told("busy", "firing")
+        receiving.until_notified("busy", "firing")
         assert run("set", "busy", "n=5").code == 0
-        told.until_told("busy", "resolved")
+        receiving.until_notified("busy", "resolved")
         assert "busy" in run("history").out
         assert client.get("/alerts/rules/busy").value["limits"] == {"n": 5}
         assert run("reset", "busy").code == 0
@@ -230,12 +230,12 @@ def test_rules_are_changed_silenced_and_tested_over_rest_and_by_command(
         assert tested.code == 0, tested
         assert run("test", "no-rule").code == 3
         listed = run("destinations", "--json").out + run("rules").out
-    assert "this is a test" in str(told.mail.mails[-1])
-    told.no_secrets(listed, tested.out, *server.log)
+    assert "this is a test" in str(receiving.mail.mails[-1])
+    receiving.no_secrets(listed, tested.out, *server.log)
 
 
-def test_a_new_server_and_an_idle_one_are_silent(tmp_path: Path, told: Receivers) -> None:
-    with served(tmp_path / "data", "--config", str(told.write(tmp_path, interval=0.1))) as server:
+def test_a_new_server_and_an_idle_one_are_silent(tmp_path: Path, receiving: Receivers) -> None:
+    with served(tmp_path / "data", "--config", str(receiving.write(tmp_path, interval=0.1))) as server:
         client = Client(server.url)
         client.put("/queues/idle", {})
         client.post("/queues/idle/messages", {"payload": 1})
@@ -252,8 +252,8 @@ def test_a_new_server_and_an_idle_one_are_silent(tmp_path: Path, told: Receivers
     assert [line for line in server.log if "Traceback" in line] == []
 
 
-def test_a_wrong_configuration_does_not_replace_the_running_one(tmp_path: Path, told: Receivers) -> None:
-    file = told.write(tmp_path, QUICK)
+def test_a_wrong_configuration_does_not_replace_the_running_one(tmp_path: Path, receiving: Receivers) -> None:
+    file = receiving.write(tmp_path, QUICK)
     with served(None, "--config", str(file)) as server:
         client = Client(server.url)
         before = client.get("/alerts/rules/many").value

@@ -373,7 +373,7 @@ class RandomClient:
 
     def __init__(self, chance: random.Random) -> None:
         self._random_fraction = chance
-        self._lent: dict[int, list[int]] = {}  # delivery tags by channel
+        self._leased: dict[int, list[int]] = {}  # delivery tags by channel
         self._transactional: set[int] = set()
 
     def greeting(self, is_first: bool = True) -> bytes:
@@ -429,7 +429,7 @@ class RandomClient:
             return frame(METHOD, channel, encode_method("channel.close-ok", {}))
         name = chance.choice(_COMMON) if roll < 0.99 else chance.choice(_ALL)
         is_settling = name in ("basic.ack", "basic.nack", "basic.reject")
-        if is_settling and not self._lent.get(channel) and chance.random() > RARELY:
+        if is_settling and not self._leased.get(channel) and chance.random() > RARELY:
             name = "basic.get"
         if name == "channel.close":
             return self.reopen(channel, "channel.close")
@@ -447,7 +447,7 @@ class RandomClient:
         return said
 
     def reopen(self, channel: int, last_word: str = "channel.close-ok") -> bytes:
-        self._lent.pop(channel, None)
+        self._leased.pop(channel, None)
         self._transactional.discard(channel)
         words = (last_word, "channel.open")
         return b"".join(frame(METHOD, channel, encode_method(word, {})) for word in words)
@@ -457,15 +457,15 @@ class RandomClient:
         said = b""
         for kind, channel, payload in frames_in(received):
             if kind == METHOD and payload[:4] in (b"\0\x3c\0\x3c", b"\0\x3c\0\x47"):
-                self._lent.setdefault(channel, []).append(decode_method(payload)[1]["delivery_tag"])
+                self._leased.setdefault(channel, []).append(decode_method(payload)[1]["delivery_tag"])
             if kind == METHOD and payload[:4] == b"\0\x14\0\x28" and self._random_fraction.random() < 0.9:
                 said += self.reopen(channel)
         return said
 
     def _tag(self, channel: int) -> int:
-        lent = self._lent.get(channel)
-        if lent and self._random_fraction.random() > RARELY:
-            return lent.pop(self._random_fraction.randrange(min(len(lent), 3)))
+        leased = self._leased.get(channel)
+        if leased and self._random_fraction.random() > RARELY:
+            return leased.pop(self._random_fraction.randrange(min(len(leased), 3)))
         bad: int = self._random_fraction.choice(_BAD["delivery_tag"])
         return bad
 

@@ -1,4 +1,4 @@
-"""A client for rough tests: says what it is told to say, however wrong, and keeps count of what it hears."""
+"""A client for rough tests: sends what the test gives it, however wrong, and counts what it receives."""
 
 from __future__ import annotations
 

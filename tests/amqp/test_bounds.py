@@ -90,7 +90,7 @@ def test_an_unreadable_message_does_not_block_the_others(tmp_path: Path) -> None
 
         consumer = connection.channel()
         got: list[bytes] = []
-        consumer.basic_consume("q", lambda *told: got.append(told[3][:5]), auto_ack=True)
+        consumer.basic_consume("q", lambda *reported: got.append(reported[3][:5]), auto_ack=True)
         until(lambda: connection.process_data_events(0.1) or len(got) == count - 1)
 
         assert got == [b"%05d" % number for number in range(count) if number != 1200]

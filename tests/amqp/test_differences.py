@@ -82,12 +82,12 @@ def test_the_cli_names_the_consumer_of_a_message_in_flight(amqp_server: tuple[Se
         channel.basic_consume("shared", lambda *_: None, consumer_tag=f"tag{tag}")
     run_in_process("send", "shared", "--lines", "--url", server.url, answer="a\nb\n")
 
-    def told() -> str:
+    def reported() -> str:
         return run_in_process("peek", "shared", "--state", "in_flight", "--url", server.url).out
 
-    until(lambda: len(told().splitlines()) == 2)
-    assert "in flight with north/1/tag0, received 1x" in told()
-    assert "in flight with south/1/tag1, received 1x" in told()
+    until(lambda: len(reported().splitlines()) == 2)
+    assert "in flight with north/1/tag0, received 1x" in reported()
+    assert "in flight with south/1/tag1, received 1x" in reported()
     for connection in connections:
         connection.close()
 

@@ -73,9 +73,9 @@ def test_a_name_with_control_characters_does_not_forge_a_line_of_the_log(server:
     server.feed(wire, frame(METHOD, 0, encode_method("connection.open", {"virtual_host": "/"})))
     server.feed(wire, frame(METHOD, 9, encode_method("tx.select", {})))
 
-    [told] = server.finish([wire])
+    [reported] = server.finish([wire])
 
-    assert told[-1] == "connection.close"
+    assert reported[-1] == "connection.close"
 
 
 def test_a_planted_bug_is_found(server: FuzzServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_a_connection_is_closed_by_its_owner_or_an_administrator_with_a_reason(
             [mine] = amqp_server.api(user)("GET", "/api/connections")[1]
             path = f"/api/connections/{quote(mine['name'], safe='')}"
             assert len(amqp_server.api(user)("GET", f"{path}/channels")[1]) == 1
-            # Whoever may not see it cannot tell whether it is there.
+            # Without the permission to see it, missing and existing look alike.
             assert amqp_server.api("dora")("DELETE", path) == amqp_server.api("dora")(
                 "DELETE", "/api/connections/none"
             )

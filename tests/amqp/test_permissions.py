@@ -238,15 +238,15 @@ def test_an_unauthorized_client_cannot_learn_whether_an_object_exists(amqp_serve
         *(("destination", "x", name, {"source": "y"}) for name in ends),
     ]
 
-    def told(name: str, fields: dict[str, Any], what: str) -> str:
+    def reported(name: str, fields: dict[str, Any], what: str) -> str:
         with amqp_server.sign_in("user") as client:
             return error_of(lambda: does(client, name, fields, "")).replace(f"'{what}'", "NAME")
 
     with amqp_server.sign_in("root") as root:
         root.call("basic.consume", queue="q")
         for field, there, name, fields in cases:
-            answer = told(name, {**fields, field: there}, there)
-            assert answer == told(name, {**fields, field: "none"}, "none"), (name, fields)
+            answer = reported(name, {**fields, field: there}, there)
+            assert answer == reported(name, {**fields, field: "none"}, "none"), (name, fields)
             assert "403" in answer, (name, fields)
 
 

@@ -105,7 +105,7 @@ def test_a_broker_in_use_is_backed_up_at_a_point(repository: Repository, tmp_pat
 
     assert ids_in(tmp_path / "restored") == before
     with pytest.raises(BackupNotFound):
-        broker.backups.files("gone")
+        broker.admin.backups.files("gone")
     broker.close()
 
 
@@ -277,7 +277,7 @@ def test_a_directory_in_use_is_neither_read_nor_replaced(data: Path, repository:
 def test_memory_has_nothing_to_back_up() -> None:
     broker = LocalBroker()
     with pytest.raises(NothingKept):
-        broker.backups.begin()
+        broker.admin.backups.begin()
     broker.close()
 
 

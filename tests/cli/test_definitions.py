@@ -44,7 +44,7 @@ def queues_only(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def users_left_out(tmp_path: Path) -> Path:
-    """Users of whom none is an administrator, but guest."""
+    """Users without an administrator, except guest."""
     source = json.loads(EXPORTED.read_text())
     source["users"] = [each for each in source["users"] if each["name"] != "boss"]
     source["permissions"] = [each for each in source["permissions"] if each["user"] != "boss"]

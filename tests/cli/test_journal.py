@@ -392,7 +392,7 @@ def test_a_missing_segment_is_reported_with_its_messages(long: Path, which: int,
     assert waiting(long) == whole - lost
     broker = LocalBroker(long)
     try:
-        [reported] = [each for each in broker.damage.listed() if each.kind == LOST]
+        [reported] = [each for each in broker.inspect.damage.listed() if each.kind == LOST]
         assert (reported.file, reported.count) == (str(gone), lost)
         assert broker.health().status == "degraded"
     finally:

@@ -448,8 +448,8 @@ def test_the_end_of_a_consumer_is_logged_with_its_reason(caplog: pytest.LogCaptu
         closed.start()
     assert ended(closed)
 
-    told = [each.getMessage() for each in caplog.records if "ended because" in each.getMessage()]
-    assert told == [
+    reported = [each.getMessage() for each in caplog.records if "ended because" in each.getMessage()]
+    assert reported == [
         "first of queue 'jobs' ended because no message came for 1 s (idle_timeout): 1 processed, 0 failed",
         "second of queue 'jobs' ended because it was stopped: 0 processed, 0 failed",
         "third of queue 'jobs' ended because the queue was closed: 0 processed, 0 failed",
@@ -464,8 +464,8 @@ def test_an_opening_that_changed_a_queue_is_logged(place: Place, caplog: pytest.
             OpenQ("jobs", **beside, **options).close()  # type: ignore[arg-type]
 
         assert queue.broker.settings("jobs").visibility_ms == 30_000
-    told = [each.getMessage() for each in caplog.records if "opening queue" in each.getMessage()]
-    assert [text.partition(", retry from")[0] for text in told] == [
+    reported = [each.getMessage() for each in caplog.records if "opening queue" in each.getMessage()]
+    assert [text.partition(", retry from")[0] for text in reported] == [
         "opening queue 'jobs' changed its settings: retention from 3600 s to 60 s",
         "opening queue 'jobs' changed its settings: retention from 60 s to None",
     ]

@@ -173,9 +173,9 @@ def test_a_forked_child_gets_an_error_that_says_so(tmp_path: Path) -> None:
         "tasks = aio.OpenQ('jobs', path=sys.argv[1])\n"
         "kept, here = OpenQ('jobs', path=sys.argv[1]), OpenQ('here')\n"
         "kept.publish('x'); here.publish('x')\n"
-        "lent = here.receive()\n"
+        "one = here.receive()\n"
         "if not os.fork():\n"
-        "    for act in (lambda: kept.publish('y'), kept.stats, lambda: here.receive(timeout=0), lent.ack):\n"
+        "    for act in (lambda: kept.publish('y'), kept.stats, lambda: here.receive(timeout=0), one.ack):\n"
         "        try: print('done', act())\n"
         "        except Forked as error: print(error)\n"
         "    for act in (Consumer(kept).start, lambda: asyncio.run(aio.Consumer(tasks, print).run())):\n"
@@ -186,7 +186,7 @@ def test_a_forked_child_gets_an_error_that_says_so(tmp_path: Path) -> None:
         "    with OpenQ('here') as own: own.publish('z'); print(len(own), 'own', flush=True)\n"
         "    os._exit(0)\n"
         "os.wait()\n"
-        "lent.ack()\n"
+        "one.ack()\n"
         "print(len(kept), 'kept')\n"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Hooks are told of what came into the queue: all of it, and nothing else."""
+"""Hooks are called for what came into the queue: all of it, and nothing else."""
 
 import asyncio
 from typing import Any

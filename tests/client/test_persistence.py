@@ -223,11 +223,11 @@ def test_a_backup_keeps_how_often_a_message_was_dead_lettered(make: Make, tmp_pa
     queue.publish("x")
     for _ in range(2):
         take(queue).nack(reason="no address")
-        told = dlq.queue[0].deaths
+        reported = dlq.queue[0].deaths
         dlq.save(tmp_path / "backup.json")
         dlq.purge()
         dlq.load(tmp_path / "backup.json")
-        assert dlq.queue[0].deaths == told
+        assert dlq.queue[0].deaths == reported
         assert dlq.redrive() == 1
 
     [death] = queue.queue[0].deaths

@@ -339,10 +339,10 @@ def test_restoring_a_messages_past_needs_permission(
 
         [restored] = all_mighty.queue
         assert restored.receive_count == 7
-        [told] = restored.deaths
-        assert (told["queue"], told["reason"], told["receive_count"]) == ("mail", "lost", 2)
-        assert (told["kind"], told["times"]) == ("rejected", 3)
-        assert told["first_time"] < told["time"]
+        [reported] = restored.deaths
+        assert (reported["queue"], reported["reason"], reported["receive_count"]) == ("mail", "lost", 2)
+        assert (reported["kind"], reported["times"]) == ("rejected", 3)
+        assert reported["first_time"] < reported["time"]
 
 
 # -- waiting --------------------------------------------------------------------------------------

@@ -208,11 +208,11 @@ def test_a_queue_can_be_closed_while_its_server_is_unreachable(tmp_path: Path) -
 
 def test_opening_the_directory_of_a_server_names_its_address(tmp_path: Path) -> None:
     with served(tmp_path / "data") as running:
-        with pytest.raises(openq.DirectoryInUse) as told:
+        with pytest.raises(openq.DirectoryInUse) as reported:
             OpenQ("jobs", path=tmp_path / "data")
-        with OpenQ("jobs", url=told.value.url) as queue:
+        with OpenQ("jobs", url=reported.value.url) as queue:
             queue.publish("x")
-            assert (told.value.url, bodies(queue)) == (running.url, ["x"])
+            assert (reported.value.url, bodies(queue)) == (running.url, ["x"])
 
 
 def test_a_server_without_a_disk_that_was_started_anew_has_no_queue(tmp_path: Path) -> None:

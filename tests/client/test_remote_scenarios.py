@@ -1,4 +1,4 @@
-"""The stories that every broker must agree on, told to a server over the network."""
+"""The stories that every broker must agree on, played against a server over the network."""
 
 from pathlib import Path
 

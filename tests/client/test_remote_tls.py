@@ -1,4 +1,4 @@
-"""The library over HTTPS: with whom one trusts, and a wait that ends at once there too."""
+"""The library over HTTPS: trusted certificates, and a wait that ends at once there too."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -39,7 +39,7 @@ def test_an_unreadable_message_is_set_aside_and_its_neighbours_are_not_counted(
         assert [(message.body, message.receive_count) for message in received] == [("first", 1), ("last", 1)]
         assert queue.stats().in_flight == 2
         assert queue.stats().ready == queue.stats().delayed == 0
-        [damage] = queue.broker.damage.listed()
+        [damage] = queue.broker.inspect.damage.listed()
         assert (damage.kind, damage.queue) == ("set_aside", "jobs")
         for part in ("jobs", damage.message_id, damage.file, str(damage.offset)):
             assert part in caplog.text
@@ -48,7 +48,7 @@ def test_an_unreadable_message_is_set_aside_and_its_neighbours_are_not_counted(
     with OpenQ("jobs", path=tmp_path, clock=clock) as queue:
         clock.advance(60)
         assert sorted(message.body for message in queue.receive_many(10, timeout=0)) == ["first", "last"]
-        assert queue.broker.damage.listed() == [damage]
+        assert queue.broker.inspect.damage.listed() == [damage]
         assert OpenQ("dead", path=tmp_path).stats().ready == 0
 
 
@@ -64,7 +64,7 @@ def test_a_waiting_receive_gets_the_message_behind_an_unreadable_one(
 def test_inspecting_a_queue_shows_the_readable_messages(tmp_path: Path, clock: VirtualClock) -> None:
     with with_damage(tmp_path, clock) as queue:
         assert [message.body for message in queue.peek_many(10)] == ["first", "last"]
-        assert queue.broker.damage.set_aside() == {"jobs": 1}
+        assert queue.broker.inspect.damage.set_aside() == {"jobs": 1}
         assert queue.stats().ready == 2
 
 
@@ -78,7 +78,7 @@ def test_a_consumer_goes_on_after_an_unreadable_message(tmp_path: Path, clock: V
 
         consumer.stop()
         assert ended(consumer)
-        assert queue.broker.damage.set_aside() == {"jobs": 1}
+        assert queue.broker.inspect.damage.set_aside() == {"jobs": 1}
 
 
 def test_a_task_goes_on_after_an_unreadable_message(tmp_path: Path, clock: VirtualClock) -> None:

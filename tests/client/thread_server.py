@@ -1,4 +1,4 @@
-"""A server with all its doors in a thread of this process: on a clock that a test can move."""
+"""A server with all its protocols in a thread of this process: on a clock that a test can move."""
 
 import threading
 from types import TracebackType

@@ -15,14 +15,14 @@ from tests.amqp.dialogue import ConnectionEnded
 from tests.amqp.raw_client import RawClientWithBodies, method, publish
 from tests.crash.client import Died
 from tests.crash.host import Answer, Call
-from tests.crash.protocols import CLOCK_MS, RestDoor, Unwell, now_ms
+from tests.crash.protocols import CLOCK_MS, RestProtocol, Unwell, now_ms
 
 REACHED = {"fan": ["fan-a", "fan-b"]}  # a confirm does not tell where it went
 PUBLISHING, TAKING = 1, 2
-MENDED_MS = 2000  # who delays for so long wants the id, which a confirm does not tell
+CHANGED_MS = 2000  # who delays for so long wants the id, which a confirm does not tell
 
 
-class AmqpDoor(RestDoor):
+class AmqpProtocol(RestProtocol):
     """What AMQP has, through AMQP; the rest as before."""
 
     def __init__(self, port: int, amqp_port: int, is_transactional: bool) -> None:
@@ -80,7 +80,7 @@ class AmqpDoor(RestDoor):
 
     def do_publish(self, call: Call) -> str:
         draft = call["draft"]
-        if draft.keys() & {"id", "due_ms", "ttl_ms"} or draft.get("delay_ms") == MENDED_MS:
+        if draft.keys() & {"id", "due_ms", "ttl_ms"} or draft.get("delay_ms") == CHANGED_MS:
             return super().do_publish(call)
         if self._publish([draft], "", call["queue"]) != ["sent"]:
             raise Unwell("!Nack", "a sound disk, but a nack")
@@ -105,9 +105,10 @@ class AmqpDoor(RestDoor):
     def do_receive(self, call: Call) -> list[list[Any]]:
         by_turns = (self._get, self._consume)[next(self._turns) % 2]
         found = by_turns(call["queue"], call["limit"])
-        lent_ms = now_ms() + CLOCK_MS
+        delivered_ms = now_ms() + CLOCK_MS
         return [
-            [each[4], each[2]["delivery_tag"], 0, lent_ms, 0, 1 + each[2]["redelivered"]] for each in found
+            [each[4], each[2]["delivery_tag"], 0, delivered_ms, 0, 1 + each[2]["redelivered"]]
+            for each in found
         ]
 
     def _get(self, queue: str, limit: int) -> list[Frame]:

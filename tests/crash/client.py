@@ -12,7 +12,7 @@ from tests.crash.ledger import Ledger, body_of
 
 # Answers that leave open whether the call took effect: the journal stopped in the middle of it.
 UNCERTAIN = {"JournalFailed", "Closed", "Unconfirmed"}
-# One outcome of an ack: the door does not tell whether it came in time.
+# One outcome of an ack: the protocol does not tell whether it came in time.
 UNKNOWN = "Unknown"
 
 
@@ -39,7 +39,7 @@ class Received:
     seq: int
     number: int
     count: int
-    lent_ms: int
+    delivered_ms: int
     until_ms: int
 
     @property
@@ -50,10 +50,10 @@ class Received:
 class Client:
     """Not thread-safe; each thread has its own, all with the same ledger."""
 
-    def __init__(self, ledger: Ledger, call: Caller, name: str = "m", lane: int = 0) -> None:
+    def __init__(self, ledger: Ledger, call: Caller, name: str = "m", session: int = 0) -> None:
         self.ledger = ledger
         self._call = call
-        self._lane = lane
+        self._session = session
         self._name = name
         self._numbers = itertools.count(1)
 
@@ -66,7 +66,7 @@ class Client:
 
     def do(self, what: str, *, changes: bool = True, **fields: Any) -> Any:
         since = self.ledger.begin()
-        answer: Answer = self._call({"do": what, "lane": self._lane, **fields})
+        answer: Answer = self._call({"do": what, "session": self._session, **fields})
         error = answer.get("error")
         if error is None:
             if changes:
@@ -164,10 +164,10 @@ class Client:
         since = self.ledger.begin()
         answer = self.do("receive", changes=False, queue=queue, limit=limit, lease_ms=lease_ms)
         found = []
-        for body, seq, number, lent_ms, until_ms, count in answer:
-            key = self.ledger.delivered_at(since, queue, body.encode(), lent_ms, until_ms)
+        for body, seq, number, delivered_ms, until_ms, count in answer:
+            key = self.ledger.delivered_at(since, queue, body.encode(), delivered_ms, until_ms)
             if (self.ledger.space(queue), key) in self.ledger.fates:
-                found.append(Received(key, queue, seq, number, count, lent_ms, until_ms))
+                found.append(Received(key, queue, seq, number, count, delivered_ms, until_ms))
         return found
 
     def ack(self, *deliveries: Received) -> int:

@@ -1,7 +1,7 @@
-"""A ledger for many processes: each writes down what it would tell a Ledger; in the end one is told it all.
+"""A ledger for many processes: each logs its calls of a Ledger; in the end one Ledger replays them all.
 
 Every line has the time of the machine's monotonic clock, which is the same in all processes, from before a
-call begins or from after its answer came. Told in that order, the ledger judges as if it had been there.
+call begins or from after its answer came. Replayed in that order, the ledger judges as if it had been there.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Notes:
         self.note("begin", number)
         return number
 
-    def delivered_at(self, since: int, queue: str, body: bytes, lent_ms: int, until_ms: int) -> str:
-        self.note("delivered_at", since, queue, body.decode("utf-8", "replace"), lent_ms, until_ms)
+    def delivered_at(self, since: int, queue: str, body: bytes, delivered_ms: int, until_ms: int) -> str:
+        self.note("delivered_at", since, queue, body.decode("utf-8", "replace"), delivered_ms, until_ms)
         known = read_body(body)
         return "" if known is None else known[0]
 
@@ -76,7 +76,7 @@ class Notes:
         self.note("alive", actor)
 
     def away(self, actor: str, why: str) -> None:
-        """It was told that the store is not there, or got no answer."""
+        """The store was unreachable, or did not answer."""
         self.note("away", actor, why)
 
     def leases_count(self, yes: bool) -> None:
@@ -103,13 +103,13 @@ def _end_of(path: Path, size: int) -> bytes:
 
 
 class Reading:
-    """All notes of one folder, told to a ledger."""
+    """All logs of one folder, replayed into a ledger."""
 
     def __init__(self, folder: Path, spaces: dict[str, str]) -> None:
         self.ledger = Ledger(spaces)
         self.late: dict[str, int] = {}  # refused acks by whose they were
         self._ticks: dict[tuple[str, int], int] = {}
-        self._lent_ms: dict[Item, int] = {}
+        self._delivered_ms: dict[Item, int] = {}
         self._do_leases_count = True
         self._confirmed: dict[tuple[str, int], str] = {}
         lines = [line for path in sorted(folder.iterdir()) for line in lines_of(path)]
@@ -127,7 +127,7 @@ class Reading:
         self.ledger.synced(self._ticks[whose, since])
 
     def _delivered_at(
-        self, whose: str, since: int, queue: str, body: str, lent_ms: int, until_ms: int
+        self, whose: str, since: int, queue: str, body: str, delivered_ms: int, until_ms: int
     ) -> None:
         raw = body.encode()
         known = read_body(raw)
@@ -135,14 +135,14 @@ class Reading:
         fate = self.ledger.fates.get(item)
         newer = None
         if fate is not None and not self._do_leases_count:
-            fate.loan = None
-        if fate is not None and lent_ms < self._lent_ms.get(item, 0):
-            # Who was frozen writes down late what he got early: the newer loan is the one that binds.
-            newer, fate.loan = fate.loan, None
-        self.ledger.delivered_at(self._ticks[whose, since], queue, raw, lent_ms, until_ms)
-        self._lent_ms[item] = max(lent_ms, self._lent_ms.get(item, 0))
+            fate.lease = None
+        if fate is not None and delivered_ms < self._delivered_ms.get(item, 0):
+            # A frozen client logs late what it received early: the newer lease counts.
+            newer, fate.lease = fate.lease, None
+        self.ledger.delivered_at(self._ticks[whose, since], queue, raw, delivered_ms, until_ms)
+        self._delivered_ms[item] = max(delivered_ms, self._delivered_ms.get(item, 0))
         if newer is not None and fate is not None:
-            fate.loan = newer
+            fate.lease = newer
 
     def _acked(self, whose: str, space: str, seq: int, number: int) -> None:
         this = f"delivery {number} to {whose}"
@@ -162,4 +162,4 @@ class Reading:
     def _leases_count(self, whose: str, yes: bool) -> None:
         self._do_leases_count = yes
         for fate in self.ledger.fates.values():
-            fate.loan = None
+            fate.lease = None

@@ -1,8 +1,8 @@
 """A broker behind calls that can be written as JSON; as a program, in a process that can be killed.
 
-Every call that changes something waits for the disk before it answers, as a door of OpenQ does. Run as
-`python -m tests.crash.host DIRECTORY OPTIONS`, it reads one call per line, does those of each lane in order
-and the lanes side by side, and writes one answer per line.
+Every call that changes something waits for the disk before it answers, as a protocol of OpenQ does. Run as
+`python -m tests.crash.host DIRECTORY OPTIONS`, it reads one call per line, does those of each session in
+order and the sessions side by side, and writes one answer per line.
 """
 
 from __future__ import annotations
@@ -246,11 +246,11 @@ def main(path: str, options: dict[str, Any]) -> None:
     )
     broker = LocalBroker(journal=journal, history_bytes=options.get("history_bytes", 1 << 30))
     host = HOSTS[options.get("host", "honest")](broker)
-    lanes: dict[int, SimpleQueue[Call | None]] = {}
+    sessions: dict[int, SimpleQueue[Call | None]] = {}
     writing = threading.Lock()
 
-    def work(lane: SimpleQueue[Call | None]) -> None:
-        while (call := lane.get()) is not None:
+    def work(session: SimpleQueue[Call | None]) -> None:
+        while (call := session.get()) is not None:
             tell({"number": call["number"], **host.answer(call)})
 
     def tell(answer: Answer) -> None:
@@ -263,15 +263,15 @@ def main(path: str, options: dict[str, Any]) -> None:
     tell({"number": 0, "ok": "ready"})
     for line in sys.stdin:
         call: Call = json.loads(line)
-        number = call["lane"]
-        if number not in lanes:
-            lanes[number] = SimpleQueue()
-            thread = threading.Thread(target=work, args=(lanes[number],), daemon=True)
+        number = call["session"]
+        if number not in sessions:
+            sessions[number] = SimpleQueue()
+            thread = threading.Thread(target=work, args=(sessions[number],), daemon=True)
             thread.start()
             threads.append(thread)
-        lanes[number].put(call)
-    for lane in lanes.values():
-        lane.put(None)
+        sessions[number].put(call)
+    for session in sessions.values():
+        session.put(None)
     for thread in threads:
         thread.join()
     broker.close()

@@ -37,7 +37,7 @@ QUEUES: dict[str, dict[str, Any]] = {
 # Short enough to end within a run, long enough to matter in it.
 LEASES_MS = (200, 500, 1500)
 
-# What happens to whoever comes too late; any other refusal on a sound disk is a fault.
+# Refusals of late calls; any other refusal on a sound disk is a fault.
 EXPECTED = {"VisibilityTimeoutExpired", "MessageNotFoundError", "QueueInUse"}
 
 
@@ -90,7 +90,7 @@ class Process:
         assert self._child.stdout is not None
         for line in self._child.stdout:
             if not line.endswith("\n"):
-                break  # cut off by the kill: nobody was told
+                break  # cut off by the kill: no client got an answer
             answer = json.loads(line)
             if answer["number"] == 0:
                 self.ready.set()
@@ -133,10 +133,10 @@ class Process:
 class Actor:
     """One thread's worth of habits, kept over all lives of the broker."""
 
-    def __init__(self, loop: KillLoop, name: str, lane: int, act: Callable[[Actor], None]) -> None:
+    def __init__(self, loop: KillLoop, name: str, session: int, act: Callable[[Actor], None]) -> None:
         self.loop = loop
         self.random = random.Random(f"{loop.seed} {name}")
-        self.client = Client(loop.ledger, self._dead, f"{name}.", lane)
+        self.client = Client(loop.ledger, self._dead, f"{name}.", session)
         self._act = act
         self.orders: dict[str, int] = {}
         self.unanswered: list[tuple[str, str]] = []  # key and deduplication id of publishes to repeat
@@ -225,7 +225,7 @@ def _finish(actor: Actor, delivery: Received) -> None:
         client.ack(delivery)
 
 
-def bury(actor: Actor) -> None:
+def dead_letter(actor: Actor) -> None:
     client, chance = actor.client, actor.random
     if chance.random() < 0.3:
         # A server does not sync for a redrive that found nothing: it is no promise about what was before.
@@ -267,7 +267,7 @@ def replay(actor: Actor) -> None:
     client.ack(*client.receive("replayed", 50, 1500))
 
 
-def mend(actor: Actor) -> None:
+def change(actor: Actor) -> None:
     client, chance = actor.client, actor.random
     key, message_id = client.publish("work", delay_ms=2000)
     what = chance.randrange(6)
@@ -291,13 +291,13 @@ CAST: list[tuple[str, Callable[[Actor], None]]] = [
     ("p2", produce),
     ("c1", consume),
     ("c2", consume),
-    ("dead", bury),
+    ("dead", dead_letter),
     ("fp", produce_fifo),
     ("fc1", consume_fifo),
     ("fc2", consume_fifo),
     ("purge", purge),
     ("past", replay),
-    ("mend", mend),
+    ("change", change),
 ]
 
 
@@ -325,7 +325,7 @@ class KillLoop:
         if not keeps_history:
             self._options.update(history_bytes=1, segment_bytes=16384, first_segment_bytes=4096)
             self._settings = {"history_ms": 0, "dedup_window_ms": 500}
-        self._actors = [Actor(self, name, lane, act) for lane, (name, act) in enumerate(CAST, 1)]
+        self._actors = [Actor(self, name, session, act) for session, (name, act) in enumerate(CAST, 1)]
         self.kills = 0
 
     def run(self, lives: int, longest: int = 600) -> Verdict:

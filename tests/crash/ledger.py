@@ -35,7 +35,7 @@ def read_body(body: bytes) -> tuple[str, int] | None:
 
 
 @dataclass(slots=True)
-class Loan:
+class Lease:
     """The last delivery of an item, as far as it still binds the broker."""
 
     since: int  # when its receive began
@@ -54,7 +54,7 @@ class Fate:
     versions: set[int] = field(default_factory=lambda: {0})  # bodies that may be seen
     group: str | None = None
     order: int = 0  # place in its group
-    loan: Loan | None = None
+    lease: Lease | None = None
     seen: int = 0
     endings: int = 0  # acks, cancels and purges of it that began and were not refused
     last_ending: int = 0  # tick at which the last of them began
@@ -108,8 +108,8 @@ class Ledger:
             for item, fate in self.fates.items():
                 values = {name: getattr(fate, name) for name in Fate.__slots__}
                 values["versions"] = set(fate.versions)
-                loan = fate.loan
-                values["loan"] = None if loan is None else Loan(loan.since, loan.tick, loan.until_ms)
+                lease = fate.lease
+                values["lease"] = None if lease is None else Lease(lease.since, lease.tick, lease.until_ms)
                 twin.fates[item] = Fate(**values)
             twin._groups = {group: list(members) for group, members in self._groups.items()}
             for name in Verdict.__slots__:
@@ -140,9 +140,9 @@ class Ledger:
         with self._mutex:
             self._tick += 1
             for fate in self.fates.values():
-                loan = fate.loan
-                if loan is not None and (loan.tick >= self._synced or not loan.until_ms):
-                    fate.loan = None
+                lease = fate.lease
+                if lease is not None and (lease.tick >= self._synced or not lease.until_ms):
+                    fate.lease = None
 
     # -- in
 
@@ -184,7 +184,7 @@ class Ledger:
 
     # -- out
 
-    def delivered_at(self, since: int, queue: str, body: bytes, lent_ms: int, until_ms: int) -> str:
+    def delivered_at(self, since: int, queue: str, body: bytes, delivered_ms: int, until_ms: int) -> str:
         """A delivery was answered to a receive that began at `since`. Returns the key."""
         with self._mutex:
             self._tick += 1
@@ -203,17 +203,17 @@ class Ledger:
                 self.verdict.unexpected.append(f"{queue}: {key} with body {version}, not {fate.versions}")
             if fate.refused:
                 self.verdict.phantom.append(item)
-            if lent_ms < fate.due_ms:
+            if delivered_ms < fate.due_ms:
                 self.verdict.early.append(item)
             if fate.ended and since > fate.ended:
                 self.verdict.resurrected.append(item)
-            loan = fate.loan
-            if loan is not None and (not loan.until_ms or lent_ms < loan.until_ms):
+            lease = fate.lease
+            if lease is not None and (not lease.until_ms or delivered_ms < lease.until_ms):
                 self.verdict.duplicated.append(item)
             if fate.group is not None and self._overtakes(item, fate, since):
                 self.verdict.disordered.append(item)
             fate.seen += 1
-            fate.loan = Loan(since, self._tick, until_ms)
+            fate.lease = Lease(since, self._tick, until_ms)
             return key
 
     def _overtakes(self, item: Item, fate: Fate, since: int) -> bool:
@@ -221,7 +221,7 @@ class Ledger:
         assert fate.group is not None
         for order, other in self._groups[item[0], fate.group]:
             earlier = self.fates[other]
-            together = earlier.loan is not None and earlier.loan.since == since
+            together = earlier.lease is not None and earlier.lease.since == since
             sure = earlier.accepted or earlier.seen
             if order < fate.order and sure and not earlier.endings and not together:
                 return True
@@ -229,14 +229,14 @@ class Ledger:
 
     def extended(self, queue: str, key: str, until_ms: int) -> None:
         with self._mutex:
-            loan = self.fates[self.item(queue, key)].loan
-            if loan is not None:
-                loan.until_ms = until_ms
+            lease = self.fates[self.item(queue, key)].lease
+            if lease is not None:
+                lease.until_ms = until_ms
 
     def returning(self, queue: str, key: str) -> None:
         """A nack, release or reject begins: from now on it may be delivered again."""
         with self._mutex:
-            self.fates[self.item(queue, key)].loan = None
+            self.fates[self.item(queue, key)].lease = None
 
     # -- the end of a message
 
@@ -252,7 +252,7 @@ class Ledger:
             self._tick += 1
             fate = self.fates[self.item(queue, key)]
             fate.ended = fate.ended or self._tick
-            fate.loan = None
+            fate.lease = None
 
     def not_ended(self, queue: str, key: str) -> None:
         """It was refused for sure: unless another one did it, the message must still be there."""

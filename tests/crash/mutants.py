@@ -73,7 +73,7 @@ class Specimen:
 
 def _rest(broker: LocalBroker) -> None:
     """End the threads that make, rename and free files beside the traffic: a copy has to find every file
-    that it was told of. As after a kill, the last snapshot, which closing makes, is not there.
+    that it was notified of. As after a kill, the last snapshot, which closing makes, is not there.
     """
     housekeeper, journal = broker.housekeeper, broker.journal
     assert housekeeper is not None
@@ -339,7 +339,7 @@ def _serve(path: Path, specimen: Specimen) -> dict[str, int]:
                     broker.ack(queue, [(each.entry.seq, each.number) for each in readable])
             stats = [broker.stats(queue) for queue in broker.queues()]
             if not any(each.ready + each.delayed + each.in_flight for each in stats):
-                return dict(broker.damage.set_aside())
+                return dict(broker.inspect.damage.set_aside())
             clock.advance(600)
         raise Complaint(f"messages do not come out: {stats}")
     finally:

@@ -1,8 +1,8 @@
 """The calls of the crash tests as requests to a server, through SQS or REST.
 
-The judge knows one language of calls and answers; here it is spoken through a door. SQS does not tell when
-a lease begins and ends, so its times are bounds on the safe side: a delivery is noted as late, and its end as
-early, as they can have been.
+The judge knows one language of calls and answers; each class translates it to a protocol.
+SQS does not show when a lease begins and ends, so its times are bounds on the safe side: a delivery is logged
+as late, and its end as early, as they can have been.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Unwell(Exception):
         self.name = name
 
 
-class RestDoor:
+class RestProtocol:
     """Not thread-safe; one connection, opened anew for each life of the server."""
 
     def __init__(self, port: int) -> None:
@@ -79,8 +79,8 @@ class RestDoor:
     def _checked(self, answer: HttpAnswer) -> Any:
         if answer.status < 300:
             return answer.json()
-        told = answer.json() if answer.body[:1] == b"{" else {}
-        code = told.get("code") or str(told.get("__type", "")).rpartition("#")[2]
+        reported = answer.json() if answer.body[:1] == b"{" else {}
+        code = reported.get("code") or str(reported.get("__type", "")).rpartition("#")[2]
         if answer.status >= 500 and code not in ERRORS:
             code = f"!{code or answer.status}"  # a bug, and the judge wants to hear of it
         raise Unwell(ERRORS.get(code, code), f"{answer.status} {answer.body[:300]!r}")
@@ -199,7 +199,7 @@ class RestDoor:
         self.rest("PATCH", self._path(call), {"payload": call["body"]})
 
     def do_reschedule(self, call: Call) -> None:
-        # The end of a millisecond: rounding must not make it earlier than the judge was told.
+        # The end of a millisecond: rounding must not make it earlier than the judge was reported.
         self.rest("PATCH", self._path(call), {"at": (call["due_ms"] + 0.5) / 1000})
 
     def do_move(self, call: Call) -> list[str | None]:
@@ -226,7 +226,7 @@ class RestDoor:
     do_snapshot = do_housekeeping
 
 
-class SqsDoor(RestDoor):
+class SqsProtocol(RestProtocol):
     """What SQS has, through SQS; the rest as before."""
 
     def __init__(self, port: int) -> None:
@@ -279,13 +279,13 @@ class SqsDoor(RestDoor):
             VisibilityTimeout=lease_s,
             MessageSystemAttributeNames=["All"],
         )
-        lent_ms = now_ms() + CLOCK_MS
+        delivered_ms = now_ms() + CLOCK_MS
         found = []
         for each in reply.get("Messages", ()):
             handle = each["ReceiptHandle"]
             self._ends_ms[handle] = until_ms
             count = int(each["Attributes"]["ApproximateReceiveCount"])
-            found.append([each["Body"], handle, 0, lent_ms, until_ms, count])
+            found.append([each["Body"], handle, 0, delivered_ms, until_ms, count])
         return found
 
     def do_ack(self, call: Call) -> list[str | None]:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 CAST = {
     "senders": ["produce1", "produce2", "order"],
-    "takers": ["consume1", "follow1", "bury"],
+    "receivers": ["consume1", "follow1", "dead_letter"],
     "others": ["consume2", "follow2"],
 }
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 RECENT = 1 << 18  # bytes of notes in which a living actor has left a line
 MANY = 50  # complaints: it is no use to wait for more
 FROZEN_S = 1.5  # past every lease of those who hold
@@ -90,7 +90,7 @@ class Troupe:
 
     def wait_alive(self) -> None:
         """Until every actor was answered after now: nobody helps them."""
-        since_ns, end = time.monotonic_ns(), time.monotonic() + PATIENCE_S
+        since_ns, end = time.monotonic_ns(), time.monotonic() + TIMEOUT_S
         while silent := self.silent(since_ns):
             wrong = self._complaints()
             if time.monotonic() > end or len(wrong) > MANY:
@@ -101,7 +101,7 @@ class Troupe:
             time.sleep(0.05)
 
     def _reasons(self, silent: set[str]) -> dict[str, str]:
-        """The last that each of them was told."""
+        """The last that each of them was reported."""
         paths = [self.folder / name for name in self._actors]
         lines = [line for path in paths if path.exists() for line in lines_of(path, RECENT)]
         return {line[3][0]: line[3][1] for line in lines if line[2] == "away" and line[3][0] in silent}
@@ -129,7 +129,7 @@ class Troupe:
             assert process.stdin is not None
             process.stdin.close()
         for name, process in self.processes.items():
-            status = process.wait(PATIENCE_S)
+            status = process.wait(TIMEOUT_S)
             if status:
                 self.own.complain(f"{name} ended with status {status}")
         self.processes.clear()
@@ -146,7 +146,7 @@ class Troupe:
 
     def drain(self) -> None:
         """Everything out, and then nothing more."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while left := self._drain_once():
             if time.monotonic() > end:
                 self.own.complain(f"{left} messages do not come out")
@@ -339,7 +339,7 @@ def full(seed: int, rounds: int = 1, *, program: str | None = None) -> Outcome:
         for _ in range(rounds):
             published += _fill(troupe, chance)
             _empty_by_hand(troupe)
-            until_reachable(lambda: _has_room(troupe), "publishing works again", PATIENCE_S)
+            until_reachable(lambda: _has_room(troupe), "publishing works again", TIMEOUT_S)
         troupe.drain()
         return troupe.outcome(f"filled {rounds} times, {published} messages")
 

@@ -24,7 +24,7 @@ from openq.redis.broker import RedisBroker
 from tests.crash.client import UNKNOWN, Client, Died, Refused, Uncertain
 from tests.crash.client_log import Notes
 from tests.crash.host import Answer, Call, Host, _draft
-from tests.crash.kill_loop import EXPECTED, bury, consume, consume_fifo, produce, produce_fifo
+from tests.crash.kill_loop import EXPECTED, consume, consume_fifo, dead_letter, produce, produce_fifo
 
 AWAY = "StoreUnavailable"
 LATE = {"VisibilityTimeoutExpired", "MessageNotFoundError"}
@@ -99,11 +99,11 @@ class Actor:
     """One thread's worth of habits; what the habits of the kill loop need is here under the same names."""
 
     def __init__(
-        self, name: str, lane: int, broker: RedisBroker, notes: Notes, options: dict[str, Any]
+        self, name: str, session: int, broker: RedisBroker, notes: Notes, options: dict[str, Any]
     ) -> None:
         self.name = name
         self.random = random.Random(f"{options['seed']} {name}")
-        self.client = Client(notes, RedisHost(broker, notes).answer, f"{name}.", lane)  # type: ignore[arg-type]
+        self.client = Client(notes, RedisHost(broker, notes).answer, f"{name}.", session)  # type: ignore[arg-type]
         self.orders: dict[str, int] = {}
         self.unanswered: list[tuple[str, str]] = []
         self.loop = SimpleNamespace(keeps_history=True)  # a publish may be repeated
@@ -152,7 +152,7 @@ def supply(actor: Actor) -> None:
 HABITS: dict[str, Callable[[Any], None]] = {
     "produce": produce,
     "consume": consume,
-    "bury": bury,
+    "dead_letter": dead_letter,
     "order": produce_fifo,
     "follow": consume_fifo,
     "supply": supply,
@@ -166,7 +166,7 @@ def main(options: dict[str, Any]) -> None:
     notes = Notes(Path(options["notes"]), options["spaces"])
     broker = RedisBroker(options["url"], profile=options["profile"])
     over = threading.Event()
-    actors = [Actor(name, lane, broker, notes, options) for lane, name in enumerate(options["cast"], 1)]
+    actors = [Actor(name, session, broker, notes, options) for session, name in enumerate(options["cast"], 1)]
     threads = [threading.Thread(target=actor.live, args=(over,)) for actor in actors]
     for thread in threads:
         thread.start()

@@ -29,7 +29,7 @@ from tests.serving import Served, free_port
 QUEUES = 6  # on different nodes of a cluster
 CALM_S = 2.0  # before a fault, and after everybody goes on
 PAUSE_S = 0.01
-MOST_S = 60.0
+MAX_S = 60.0
 
 
 class Clients:
@@ -100,7 +100,7 @@ def _by_server(server: Served, number: int) -> None:
         b'{"payload": "x"}',
         {"Content-Type": "application/json"},
     )
-    urllib.request.urlopen(request, timeout=MOST_S).close()
+    urllib.request.urlopen(request, timeout=MAX_S).close()
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def publishing(url: str) -> Iterator[Clients]:
 def wait(condition: Callable[[], bool]) -> float:
     """Until it holds; how long that took."""
     begun_s = time.monotonic()
-    while not condition() and time.monotonic() - begun_s < MOST_S:
+    while not condition() and time.monotonic() - begun_s < MAX_S:
         time.sleep(PAUSE_S)
     return time.monotonic() - begun_s
 
@@ -157,8 +157,13 @@ def _rounds(
             time.sleep(CALM_S)
             gaps = clients.by_kind()
             longest_s = max(longest_s, *gaps.values())
-            told = {name: round(gap, 2) for name, gap in sorted(gaps.items())}
-            line = {"kind": kind, "fault": fault, "replaced_s": round(replaced_s, 2), "longest_gap_s": told}
+            reported = {name: round(gap, 2) for name, gap in sorted(gaps.items())}
+            line = {
+                "kind": kind,
+                "fault": fault,
+                "replaced_s": round(replaced_s, 2),
+                "longest_gap_s": reported,
+            }
             print(json.dumps(line), flush=True)
             (victim.start if fault == "killed" else victim.thaw)()
             servers.wait_whole()

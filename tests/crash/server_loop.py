@@ -1,4 +1,4 @@
-"""The kill loop against `openq serve`: clients come by every door, and come back after each death."""
+"""The kill loop against `openq serve`: clients come by every protocol, and come back after each death."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.crash.amqp_protocol import AmqpDoor
+from tests.crash.amqp_protocol import AmqpProtocol
 from tests.crash.client import Died
 from tests.crash.host import Answer, Call
 from tests.crash.kill_loop import CAST, Actor, KillLoop, Process
-from tests.crash.protocols import RestDoor, SqsDoor
+from tests.crash.protocols import RestProtocol, SqsProtocol
 from tests.serving import Served, free_port, start
 
 # Small files, so that a short life fills several. Names that were deleted are free again at once.
@@ -24,7 +24,7 @@ SOONEST = 4
 
 
 class ServerProcess(Process):
-    """One life of a server. Each lane has its own connection and its own door."""
+    """One life of a server. Each session has its own connection and its own protocol."""
 
     def __init__(
         self, path: Path, port: int, flags: tuple[str, ...], kill_after: int, dies_at_start: float | None
@@ -35,7 +35,7 @@ class ServerProcess(Process):
         self._amqp_port = amqp_port
         self._kill_after = kill_after
         self._mutex = threading.Lock()
-        self._doors: dict[int, RestDoor] = {}
+        self._protocols: dict[int, RestProtocol] = {}
         self.answers = 0
         self.ready = self._served._ready
         self._timer: threading.Timer | None = None
@@ -48,38 +48,38 @@ class ServerProcess(Process):
         return self._served.pid
 
     def call(self, call: Call) -> Answer:
-        lane = call["lane"]
+        session = call["session"]
         with self._mutex:
-            door = self._doors.get(lane)
-            if door is None:
-                door = self._doors[lane] = self._door(lane)
-        answer = door.answer(call)
+            protocol = self._protocols.get(session)
+            if protocol is None:
+                protocol = self._protocols[session] = self._protocol(session)
+        answer = protocol.answer(call)
         with self._mutex:
             self.answers += 1
             if self.answers == self._kill_after:
                 self._served.process.kill()
         return answer
 
-    def _door(self, lane: int) -> RestDoor:
-        if lane % 3 == 2:
-            return AmqpDoor(self._port, self._amqp_port, is_transactional=lane % 2 == 1)
-        return (SqsDoor if lane % 3 else RestDoor)(self._port)
+    def _protocol(self, session: int) -> RestProtocol:
+        if session % 3 == 2:
+            return AmqpProtocol(self._port, self._amqp_port, is_transactional=session % 2 == 1)
+        return (SqsProtocol if session % 3 else RestProtocol)(self._port)
 
     def kill(self) -> None:
         self._served.process.kill()
         self.reap()
 
     def stop(self) -> int:
-        for door in self._doors.values():
-            door.close()
+        for protocol in self._protocols.values():
+            protocol.close()
         return self._served.stop()
 
     def reap(self) -> int:
         if self._timer is not None:
             self._timer.join()
         status = self._served._ended()
-        for door in self._doors.values():
-            door.close()
+        for protocol in self._protocols.values():
+            protocol.close()
         return status
 
     @property
@@ -129,8 +129,10 @@ class ServerLoop(KillLoop):
         self._flags = (*FLAGS, *(() if keeps_history else FORGETFUL), *flags)
         self._starts = random.Random(f"{seed} starts")
         cast = [*CAST, ("brief", come_and_go), ("once", deduplicate)]
-        # The lane chooses the door: shifted, everyone comes by another one.
-        self._actors = [Actor(self, name, lane, act) for lane, (name, act) in enumerate(cast, 1 + shift)]
+        # The session chooses the protocol: shifted, everyone comes by another one.
+        self._actors = [
+            Actor(self, name, session, act) for session, (name, act) in enumerate(cast, 1 + shift)
+        ]
         self._lives: list[ServerProcess] = []
 
     def start(self, path: Path, kill_after: int = 0) -> Process:
@@ -145,7 +147,7 @@ class ServerLoop(KillLoop):
     def _declare(self, process: Process) -> None:
         super()._declare(process)
         settings: dict[str, Any] = {"fifo": True}
-        answer = process.call({"do": "declare", "lane": 0, "queue": "once", "settings": settings})
+        answer = process.call({"do": "declare", "session": 0, "queue": "once", "settings": settings})
         if "error" in answer:
             raise Died()
 

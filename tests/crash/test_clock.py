@@ -67,9 +67,9 @@ def test_a_clock_set_back_neither_hastens_nor_holds_up_anything(
     tmp_path: Path, fake_time: FakeTime, jump: int
 ) -> None:
     broker = start(tmp_path / "d")
-    broker.publish("q", Draft(b"lent"))
+    broker.publish("q", Draft(b"leased"))
     broker.publish("q", Draft(b"delayed", delay_ms=100_000))
-    assert bodies(broker) == [b"lent"]
+    assert bodies(broker) == [b"leased"]
     broker.close()
 
     fake_time.set_s(jump)
@@ -79,7 +79,7 @@ def test_a_clock_set_back_neither_hastens_nor_holds_up_anything(
     fake_time.pass_s(59)
     assert bodies(broker) == []
     fake_time.pass_s(1)
-    assert bodies(broker) == [b"lent"]
+    assert bodies(broker) == [b"leased"]
     fake_time.pass_s(40)
     assert bodies(broker) == [b"delayed"]
     broker.close()

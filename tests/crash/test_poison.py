@@ -48,25 +48,27 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("program", [EMBEDDED, ASYNC], ids=["threads", "aio"])
 def test_a_message_that_kills_its_worker(tmp_path: Path, program: str) -> None:
-    data, told = tmp_path / "data", tmp_path / "told"
+    data, reported = tmp_path / "data", tmp_path / "reported"
     options = {"dlq": "dead", "max_receives": MAX_RECEIVES, "visibility_timeout": 0.01}
     with OpenQ("jobs", path=data, **options) as queue:
         queue.publish("poison")
 
     for _ in range(LIVES):
-        done = subprocess.run([sys.executable, "-c", program, str(data), str(told)], timeout=120, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(data), str(reported)], timeout=120, check=False
+        )
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL
 
-    assert MAX_RECEIVES <= told.read_text().count("delivered") <= MAX_RECEIVES + 1
+    assert MAX_RECEIVES <= reported.read_text().count("delivered") <= MAX_RECEIVES + 1
     with OpenQ("dead", path=data) as dead:
         assert dead.stats().ready == 1
 
 
 def test_a_message_that_kills_its_worker_on_redis(tmp_path: Path) -> None:
     """There a lease is part of the call that hands a message out: not one delivery is forgotten."""
-    told = tmp_path / "told"
+    reported = tmp_path / "reported"
     program = EMBEDDED.replace("path=", "url=")
     with single() as store:
         url = f"{store.url}?profile=fast"
@@ -74,10 +76,10 @@ def test_a_message_that_kills_its_worker_on_redis(tmp_path: Path) -> None:
         with OpenQ("dead", url=url) as dead, OpenQ("jobs", url=url, **options) as queue:
             queue.publish("poison")
             for _ in range(LIVES):
-                command = [sys.executable, "-c", program, url, str(told)]
+                command = [sys.executable, "-c", program, url, str(reported)]
                 if subprocess.run(command, timeout=120, check=False).returncode == 0:
                     break
-            assert told.read_text().count("delivered") == MAX_RECEIVES
+            assert reported.read_text().count("delivered") == MAX_RECEIVES
             assert dead.stats().ready == 1
 
 

@@ -1,4 +1,4 @@
-"""What was answered survives a power cut; and whoever answers too early is found out."""
+"""What was answered survives a power cut; and an answer before the sync is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client of the server was told holds after kill -9 and after a power cut, through every door."""
+"""What the server confirmed to a client holds after kill -9 and after a power cut, in every protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ needs_loop_disk = pytest.mark.skipif(why_not() is not None, reason=f"no loop-mou
 
 @pytest.mark.parametrize("keeps_history", [True, False])
 def test_a_killed_server_keeps_all_that_it_answered(tmp_path: Path, keeps_history: bool) -> None:
-    """With its history, and freeing segments; the seed says which client comes by which door."""
+    """With its history, and freeing segments; the seed says which client comes by which protocol."""
     seed = chosen_seed()
     loop = ServerLoop(tmp_path / "d", seed, keeps_history=keeps_history, shift=(seed + keeps_history) % 3)
 

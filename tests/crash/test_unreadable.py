@@ -1,4 +1,4 @@
-"""A disk that fails to read: typed errors for whoever asks, and nothing lost once it reads again."""
+"""A disk that fails to read: typed errors for callers, and nothing lost once it reads again."""
 
 from __future__ import annotations
 

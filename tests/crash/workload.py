@@ -71,7 +71,7 @@ class Work:
             self.deliver,
             self.dead_letters,
             self.fifo,
-            self.mend,
+            self.change_messages,
             self.move_about,
             self.fill,
             self.replay,
@@ -162,7 +162,7 @@ class Work:
         for delivery in client.receive("fifo", 1):
             self.attempt(client.nack, delivery)
 
-    def mend(self) -> None:
+    def change_messages(self) -> None:
         client = self.client
         later_ms = self.clock.now_ms() + HOUR_MS
         for n, size in enumerate((0, 200)):

@@ -41,7 +41,7 @@ class Item:
         return max(self.sent_ms, self.due_ms) + retention_ms <= now_ms
 
     def is_brief(self, now_ms: int) -> bool:
-        """No time to live at all: for whoever takes it in the millisecond in which it can first be had."""
+        """TTL 0: only consumers of the millisecond in which it is first ready get it."""
         return not self.count and self.expires_ms == now_ms == max(self.sent_ms, self.due_ms)
 
 
@@ -69,7 +69,7 @@ class ModelQueue:
     def ready(self) -> list[Item]:
         return [i for i in self.waiting() if i.seq not in self.delayed]
 
-    def lent(self) -> list[Item]:
+    def leased(self) -> list[Item]:
         return sorted((i for i in self.items if i.lease is not None), key=lambda i: i.seq)
 
     def group(self, name: str | None) -> list[Item]:
@@ -77,7 +77,7 @@ class ModelQueue:
 
     def is_held(self, item: Item) -> bool:
         """An earlier message of its FIFO group is out."""
-        return self.settings.fifo and any(i.group == item.group and i.seq < item.seq for i in self.lent())
+        return self.settings.fifo and any(i.group == item.group and i.seq < item.seq for i in self.leased())
 
     def top(self) -> int:
         return MAX_PRIORITY if self.settings.max_priority is None else self.settings.max_priority
@@ -88,7 +88,7 @@ class ModelQueue:
     def change(self, settings: QueueSettings, now_ms: int) -> None:
         before, delay_ms, old, self.settings = self.top(), self.settings.delay_ms, self.settings, settings
         if limits_of(old) != limits_of(settings):
-            self.limits.change(old, settings, [item.group for item in self.lent()], now_ms)
+            self.limits.change(old, settings, [item.group for item in self.leased()], now_ms)
             self.refresh_turns()
         if self.top() != before:
             self.turns.clear()
@@ -104,7 +104,7 @@ class ModelQueue:
 
     def refresh_turns(self) -> None:
         """A group that has something waiting again goes to the end; one that has nothing goes away."""
-        self.limits.recount(self.settings, [item.group for item in self.lent()], self.model.now_ms)
+        self.limits.recount(self.settings, [item.group for item in self.leased()], self.model.now_ms)
         if self.settings.fifo:
             self.refresh_tickets()
             return
@@ -137,21 +137,21 @@ class ModelQueue:
     # -- limits
 
     def allowance(self) -> int:
-        return self.limits.allowance(self.settings, None, len(self.lent()), self.model.now_ms)
+        return self.limits.allowance(self.settings, None, len(self.leased()), self.model.now_ms)
 
     def key_allowance(self, key: str | None) -> int:
         if key is None:
             return 1 << 60
-        out = sum(item.group == key for item in self.lent())
+        out = sum(item.group == key for item in self.leased())
         return self.limits.allowance(self.settings, key, out, self.model.now_ms)
 
     def has_slot(self, key: str | None) -> bool:
         def fits(limit: int | None, out: int) -> bool:
             return limit is None or out < limit
 
-        own = sum(item.group == key for item in self.lent())
+        own = sum(item.group == key for item in self.leased())
         of_key = self.limits.rules(self.settings, key)[0] if key is not None else None
-        return fits(self.settings.concurrency, len(self.lent())) and fits(of_key, own)
+        return fits(self.settings.concurrency, len(self.leased())) and fits(of_key, own)
 
     def take_tokens(self, key: str | None, tokens: int = 1) -> None:
         for each in {None, key}:
@@ -372,7 +372,7 @@ class Model:
         while len(out) < limit and q.allowance() and (names := q.groups_in_turn()):
             name = names[0]
             before = {item.seq for item in out}
-            held = [i.seq for i in q.lent() if i.group == name and i.seq not in before]
+            held = [i.seq for i in q.leased() if i.group == name and i.seq not in before]
             while len(out) < limit and q.allowance() and (waiting := q.group(name)):
                 item = waiting[0]
                 if name in q.limits.blocked:
@@ -506,10 +506,10 @@ class Model:
             (q.name, kind),
             *((d.queue, d.kind) for d in item.deaths if (d.queue, d.kind) != (q.name, kind)),
         ]
-        died_in = [queue for queue, _ in way]
-        if kind == "rejected" or target not in died_in:
+        dead_lettered_in = [queue for queue, _ in way]
+        if kind == "rejected" or target not in dead_lettered_in:
             return False
-        return "rejected" not in [kind for _, kind in way[: died_in.index(target) + 1]]
+        return "rejected" not in [kind for _, kind in way[: dead_lettered_in.index(target) + 1]]
 
     def exhausted(self, q: ModelQueue, item: Item) -> list[ModelQueue] | None:
         targets = self.dead_letters(q, item, "max_receives")

@@ -189,16 +189,16 @@ def _differences(path: str, found: Any, wanted: Any) -> Iterator[str]:
 
 def settled(engine: Engine, now_ms: int) -> Engine:
     """Up to the present; a rebuilt engine has nothing to tell that its records did not tell."""
-    told: list[Record] = []
+    reported: list[Record] = []
 
     def listen(record: Record) -> int:
-        told.append(record)
+        reported.append(record)
         return 0
 
     engine.log = listen
     engine.advance(now_ms)
     engine.log = None
-    assert told == []
+    assert reported == []
     return engine
 
 

@@ -426,10 +426,12 @@ def test_a_snapshot_counts_what_is_alive_in_each_segment() -> None:
 
 
 def test_everything_that_happens_to_a_message_is_reported_with_its_own_id(engine: Engine) -> None:
-    told: list[tuple[str, str, str | None]] = []
+    reported: list[tuple[str, str, str | None]] = []
     queue = queue_of(engine, visibility_ms=10, dead_letter="dead")
     dead = queue_of(engine, "dead", max_length=1)
-    engine.observer = lambda what, queue, message_id, now_ms, detail: told.append((what, queue, message_id))
+    engine.observer = lambda what, queue, message_id, now_ms, detail: reported.append(
+        (what, queue, message_id)
+    )
 
     engine.publish(queue, Draft(b"x", id="mine"), 1_000)
     engine.receive(queue, 1, 1_000)
@@ -449,7 +451,7 @@ def test_everything_that_happens_to_a_message_is_reported_with_its_own_id(engine
     engine.receive(simple, 2, 1_010)
 
     plain = f"{PREFIX}{receipt[0]:012x}"
-    assert told[:11] == [
+    assert reported[:11] == [
         ("published", "q", "mine"),
         ("received", "q", "mine"),
         ("expired", "q", "mine"),
@@ -463,8 +465,8 @@ def test_everything_that_happens_to_a_message_is_reported_with_its_own_id(engine
         ("published", "q", plain),
     ]
     runs = [f"{PREFIX}{first + i:012x}" for i in range(2)]
-    assert told[-4:] == [(what, "simple", each) for what in ("published", "received") for each in runs]
-    assert told[11:-4] == [
+    assert reported[-4:] == [(what, "simple", each) for what in ("published", "received") for each in runs]
+    assert reported[11:-4] == [
         ("received", "q", plain),
         ("acked", "q", plain),
         ("published", "dead", f"{PREFIX}{receipt[0] + 1:012x}"),

@@ -1,7 +1,7 @@
 """The engine against a model that is slow and obviously right, over random lives of random queues.
 
 After every step contents, order and counts agree; and the state is the same again when it is rebuilt from the
-records told, from a snapshot, from a snapshot and the records after it, and from the end of a journal whose
+records, from a snapshot, from a snapshot and the records after it, and from the end of a journal whose
 beginning was dropped.
 """
 
@@ -51,7 +51,7 @@ from .support import (
     through_snapshot,
 )
 
-# Shared by many messages, as a door does it: whoever changes one in place is found out.
+# Shared by many messages, as a protocol does: a change in place is detected.
 WIRE_INFO = Properties.from_amqp(b"\x80\x00\x03a/b", "someone")
 INFOS = (None, WIRE_INFO, Properties({"k": b"v"}))
 LIGHT_EXTRAS = (
@@ -650,8 +650,8 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         number, location = self.start
         for queue in self.engine.queues.values():
-            lent = {seq: lease.entry for seq, lease in queue.leases.items()}
-            for entry in [*queue.ready, *queue.delayed.values(), *lent.values()]:
+            leased = {seq: lease.entry for seq, lease in queue.leases.items()}
+            for entry in [*queue.ready, *queue.delayed.values(), *leased.values()]:
                 current = queue.find(entry.seq)
                 assert current is not None
                 if current.location < location:
@@ -696,7 +696,7 @@ class EngineAndModel(RuleBasedStateMachine):
             ready = list(admin.browse(self.engine, real, "ready"))
             assert [e.seq for e in ready] == [i.seq for i in queue.in_order() if i.seq not in queue.delayed]
             assert set(real.delayed) == queue.delayed
-            assert sorted(real.leases) == [item.seq for item in queue.lent()]
+            assert sorted(real.leases) == [item.seq for item in queue.leased()]
             assert real.count == len(queue.items)
             assert real.ready_count == len(queue.ready())
             for item in queue.items:
@@ -721,7 +721,7 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         assert limits._queue.in_flight == len(real.leases)
         for key, use in limits.keys.items():
-            assert use.in_flight == sum(item.group == key for item in queue.lent())
+            assert use.in_flight == sum(item.group == key for item in queue.leased())
             allowed = use.allowance(self.now)
             assert min(allowed, 1 << 40) == min(queue.key_allowance(key), 1 << 40)
         assert set(limits.blocked) == set(queue.limits.blocked)

@@ -291,8 +291,8 @@ def test_rebuilt_timers_bring_about_the_same() -> None:
     engine.publish(queue, Draft(b"delayed", delay_ms=20), 1)
     engine.publish(queue, Draft(b"brief", ttl_ms=30), 1)
     engine.publish(queue, Draft(b"brief later", delay_ms=10, ttl_ms=30), 1)
-    engine.publish(queue, Draft(b"lent"), 1)
-    engine.publish(queue, Draft(b"lent and brief", ttl_ms=40), 1)
+    engine.publish(queue, Draft(b"leased"), 1)
+    engine.publish(queue, Draft(b"leased and brief", ttl_ms=40), 1)
     engine.receive(queue, 1, 2)
     assert queue.leases.keys() == {2}
 

@@ -1,4 +1,4 @@
-"""A log that refuses, at any record of any verb: what was told is done, and nothing else."""
+"""A log that refuses, at any record of any verb: what was logged is done, and nothing else."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_a_verb_that_the_log_refuses_leaves_what_the_records_tell(
         queue = engine.queues.get(name)
         if queue is None:
             continue
-        before, told = dump(tape, engine, world.now_ms), len(tape.records)
-        tape.refuse_from = None if room is None else told + room
+        before, logged = dump(tape, engine, world.now_ms), len(tape.records)
+        tape.refuse_from = None if room is None else logged + room
         refused = False
         try:
             VERBS[verb](world, queue, which)
@@ -132,7 +132,11 @@ def test_a_verb_that_the_log_refuses_leaves_what_the_records_tell(
             pass
         tape.refuse_from = None
         after = dump(tape, engine, world.now_ms)
-        if refused and len(tape.records) == told and verb not in ("receive", "receive one", "receive typed"):
+        if (
+            refused
+            and len(tape.records) == logged
+            and verb not in ("receive", "receive one", "receive typed")
+        ):
             # A receive first lets delays end that are over, which leaves no record.
             assert_same(after, before)
         assert_same(_still(tape, tape.rebuilt(), engine, world.now_ms), after)

@@ -1,4 +1,4 @@
-"""`on_msg_received` hears every arrival once, whoever published the message."""
+"""`on_msg_received` is called for every arrival once, whichever object published the message."""
 
 from __future__ import annotations
 

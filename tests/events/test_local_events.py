@@ -252,7 +252,7 @@ def test_damage_in_the_middle_is_a_gap(tmp_path: Path) -> None:
 
     assert [event.id for event in rest] == [event.id for event in found[3:] if event is not found[10]]
     assert sum(gap is not None for gap in gaps) == 1
-    assert broker.damage.reasons()
+    assert broker.inspect.damage.reasons()
     broker.close()
 
 

@@ -386,8 +386,8 @@ class _PlainDecoder:
                 self.own[own_seq] = options.id
             if options is not None and options.count:
                 self.counts[own_seq] = options.count
-            told = _property_columns(body, properties, options)
-            self.event(place, item, ms, number, own_seq, "publish", delay_us=due, **told)
+            reported = _property_columns(body, properties, options)
+            self.event(place, item, ms, number, own_seq, "publish", delay_us=due, **reported)
             row = dict.fromkeys(column_names("messages"))
             row.update(_properties_of(properties))
             row.update(
@@ -403,7 +403,7 @@ class _PlainDecoder:
                 routing_key=options.route[1] if options is not None and options.route else None,
                 body_sha256=hashlib.sha256(body).digest(),
                 body=body,
-                **{name: told[name] for name in ("group", "dedup_id", "priority", "size")},
+                **{name: reported[name] for name in ("group", "dedup_id", "priority", "size")},
             )
             self.messages.append(row)
 

@@ -260,7 +260,7 @@ def test_following_an_open_segment_reads_only_what_is_new(tmp_path: Path) -> Non
     for _ in range(4):
         broker.publish_bodies("q", [bytes(1000)] * 1000, 0)
         broker.sync()
-        # Until the broker has made its index, a segment that is done is looked through by whoever asks.
+        # Until the broker has made its index, each reader scans a finished segment.
         until(lambda: all(os.path.exists(index_path(ref.path)) for ref in files.segments() if ref.sealed))
         files.segments()
         disk.read = disk.synced = 0
@@ -301,8 +301,8 @@ def test_the_tracker_drops_removed_messages(tmp_path: Path) -> None:
 def test_a_message_in_flight_survives_a_purge_of_ready_messages(tmp_path: Path) -> None:
     broker = open_broker(tmp_path)
     broker.declare("q", QueueSettings())
-    for name in ("waits", "lent"):
-        broker.publish("q", Draft(b"", id=name, priority=9 if name == "lent" else 0))
+    for name in ("waits", "leased"):
+        broker.publish("q", Draft(b"", id=name, priority=9 if name == "leased" else 0))
     [held] = broker.receive("q")
     broker.purge("q", waiting_only=True)
     broker.sync()
@@ -314,7 +314,7 @@ def test_a_message_in_flight_survives_a_purge_of_ready_messages(tmp_path: Path) 
     broker.ack("q", [(held.entry.seq, held.number)])
     broker.sync()
     [last] = read_all(tmp_path, Selection("events", events=("ack",))).to_pylist()
-    assert last["message_id"] == "lent"
+    assert last["message_id"] == "leased"
     broker.close()
 
 

@@ -302,7 +302,7 @@ def test_every_scan_sees_every_message_once_while_segments_move_to_the_archive(
     data = tmp_path / "data"
     broker.publish_bodies("b", [b"first"], 0)
     broker.flush()
-    archive_rounds, least_rounds = 0, 5
+    archive_rounds, min_rounds = 0, 5
     done = threading.Event()
     failures: list[str] = []
     scans = [0, 0, 0]
@@ -358,7 +358,7 @@ def test_every_scan_sees_every_message_once_while_segments_move_to_the_archive(
             assert min(found) == 1
             assert max(found) >= at_least
             scans[number] += 1
-            if archive_rounds >= least_rounds and min(scans) >= 2:
+            if archive_rounds >= min_rounds and min(scans) >= 2:
                 done.set()
 
     threads = [
@@ -372,7 +372,7 @@ def test_every_scan_sees_every_message_once_while_segments_move_to_the_archive(
     done.set()
 
     assert failures == []
-    assert archive_rounds >= least_rounds
+    assert archive_rounds >= min_rounds
 
 
 def test_the_number_of_pieces_is_limited(

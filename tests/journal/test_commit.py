@@ -226,7 +226,7 @@ def test_a_waiter_of_a_record_that_is_being_written_is_notified_with_it(tmp_path
     journal = small(tmp_path, io=gate, segment_bytes=1 << 20, first_segment_bytes=1 << 20)
     gate.arrived = threading.Semaphore(0)
     gate.open_.clear()
-    told: list[int] = []
+    reported: list[int] = []
     with journal.lock:
         written = journal.append(b"being written")
         journal.after_commit(lambda: None)
@@ -234,19 +234,19 @@ def test_a_waiter_of_a_record_that_is_being_written_is_notified_with_it(tmp_path
     gate.arrived.acquire()
     with journal.lock:
         pending = journal.append(b"pending")
-        assert journal.after_commit_of(written, lambda: told.append(journal.durable_location))
-        assert not journal.after_commit_of(pending, lambda: told.append(0))
-    assert told == []
+        assert journal.after_commit_of(written, lambda: reported.append(journal.durable_location))
+        assert not journal.after_commit_of(pending, lambda: reported.append(0))
+    assert reported == []
 
     gate.open_.set()
-    until(lambda: len(told) == 1)
+    until(lambda: len(reported) == 1)
 
-    assert written < told[0] <= pending
+    assert written < reported[0] <= pending
     journal.wait(pending)
     with journal.lock:
-        assert not journal.after_commit_of(written, lambda: told.append(0))
+        assert not journal.after_commit_of(written, lambda: reported.append(0))
     journal.close()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_an_interrupted_commit_is_finished_by_the_writer(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def fill(journal: Journal, record: bytes = b"m" * 100) -> int:
         journal.wait(location)
         count += 1
         assert count < 1000
-        # The keeper needs a moment to notice; the broker is never this alone with a full disk.
+        # The preparer needs a moment to notice; the broker is never this alone with a full disk.
         until(lambda: journal._pool.spares or journal._pool.full)
 
 
@@ -171,7 +171,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_write_that_finds_no_room_is_waited_out(tmp_path: Path, error: int, alone: bool) -> None:
-    """Whoever waits is told that it is uncertain, the rest is refused; then it goes on by itself."""
+    """Callers that wait get an uncertain outcome, later ones are refused; then it continues by itself."""
     fault = Refusing("pwrite", error)
     journal = small(tmp_path / "d", io=FakeDisk(tmp_path, fault=fault))
     until(lambda: journal._pool.reserve and journal._pool.spares)
@@ -404,19 +404,19 @@ def test_a_segment_after_the_reserve_is_an_ordinary_one_again(tmp_path: Path) ->
 def test_a_reserve_that_was_taken_is_not_replaced_before_it_has_its_new_name(tmp_path: Path) -> None:
     journal = small(tmp_path)
     until(lambda: journal._pool.reserve)
-    stock = journal._pool
+    segment_pool = journal._pool
     with journal.lock:
-        reserve = stock.reserve
+        reserve = segment_pool.reserve
         assert reserve is not None
-        stock.take(reserve)
+        segment_pool.take(reserve)
     before = os.stat(reserve.path).st_ino
-    assert stock.refill(1024) is not None
+    assert segment_pool.refill(1024) is not None
     assert os.stat(reserve.path).st_ino == before
 
     os.rename(reserve.path, tmp_path / "elsewhere")
     reserve.path = str(tmp_path / "elsewhere")
-    assert stock.refill(1024) is None
-    assert stock.reserve is not None
+    assert segment_pool.refill(1024) is None
+    assert segment_pool.reserve is not None
     journal.close()
 
 

@@ -33,7 +33,7 @@ def rows_of(record: bytes, offset: int) -> bytes:
 
 
 def indexed(journal: Journal) -> None:
-    """Wait for the keeper."""
+    """Wait for the preparer."""
     until(lambda: all(s.first_ms is not None for s in journal.segments() if s.sealed))
 
 

@@ -145,14 +145,14 @@ class Nimble(DiskIo):
 
 @pytest.mark.parametrize("company", [False, True], ids=["alone", "in company"])
 @pytest.mark.parametrize(
-    ("size", "keeper"), [(30, True), (1500, True), (1500, False)], ids=["small", "rolling", "no spares"]
+    ("size", "preparer"), [(30, True), (1500, True), (1500, False)], ids=["small", "rolling", "no spares"]
 )
 def test_an_interruption_at_any_step_of_a_publish_loses_and_blocks_nothing(
-    tmp_path: Path, size: int, keeper: bool, company: bool
+    tmp_path: Path, size: int, preparer: bool, company: bool
 ) -> None:
     journal = small(tmp_path, io=Nimble(), segment_bytes=2048)
     journal.first_record = lambda: b"opening"
-    if not keeper:
+    if not preparer:
         journal._preparer.stop()
     confirmed = list(interrupted_publishes(journal, size, company=company))
 

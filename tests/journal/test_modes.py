@@ -1,4 +1,4 @@
-"""Messages on disk are for whoever runs the broker, and for nobody else on the machine."""
+"""Messages on disk are readable for the user of the broker only."""
 
 from __future__ import annotations
 

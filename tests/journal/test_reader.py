@@ -221,7 +221,7 @@ def test_a_location_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_damage_found_after_a_segment_was_dropped_is_no_damage(tmp_path: Path) -> None:
-    """A recycled file holds other data; whoever still has it open must not cry wolf."""
+    """A recycled file holds other data: a reader that still has it open must report no damage."""
     journal = small(tmp_path, first_segment_bytes=4096)
     locations = [location for record in records(100) for location in put(journal, record)]
     journal.read(locations[0])

@@ -51,7 +51,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Where]:
     where: Where = []
     for record in records(150):
         where += [(location, record) for location in put(journal, record)]
-        # With a late keeper the segments would have other sizes.
+        # With a late preparer the segments would have other sizes.
         until(lambda: journal._pool.spares)
     sealed = list(journal._segments.values())[:-1]
     until(lambda: all(os.path.exists(index_path(segment.path)) for segment in sealed))
@@ -70,7 +70,7 @@ def state(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
-def mend(path: Path) -> CheckReport:
+def repair_journal(path: Path) -> CheckReport:
     """A dry run tells the same and changes nothing; afterwards all is well."""
     before = state(path)
     dry = repair(path, dry_run=True)
@@ -171,7 +171,7 @@ def test_damage_anywhere_is_repaired_and_costs_only_what_it_hit(whole: tuple[Pat
         lost = blocks_hit(where, number, start, start + len(original))
 
         assert list(dump(path)) == [pair for pair in where if pair not in lost]
-        report = mend(path)
+        report = repair_journal(path)
         assert bool(report.damages) == bool(lost)
         for damage in report.damages:
             assert damage.kind in (BLOCKS, TAIL)
@@ -183,7 +183,7 @@ def test_the_damaged_bytes_are_kept(whole: tuple[Path, Where]) -> None:
     path, where = whole
     location, record = where[2]
     overwrite(path, 1, (location & 0xFFFF_FFFF) + 8, b"X")
-    report = mend(path)
+    report = repair_journal(path)
 
     [copy] = report.quarantined
     data = Path(copy).read_bytes()
@@ -198,13 +198,13 @@ def test_several_damages_in_one_journal(whole: tuple[Path, Where]) -> None:
     lost = [where[2], where[3], where[30], where[60], where[61]]
     for location, _ in lost:
         overwrite(path, location >> 32, location & 0xFFFF_FFFF, b"\0" * 9)
-    report = mend(path)
+    report = repair_journal(path)
 
     assert len(report.damages) == 3
     survives(path, where, lost)
     # And once more, beside the earlier hole.
     overwrite(path, where[1][0] >> 32, where[1][0] & 0xFFFF_FFFF, b"\0" * 9)
-    mend(path)
+    repair_journal(path)
     assert check(path).holes == 4
 
 
@@ -214,7 +214,7 @@ def test_a_bad_header_is_written_anew(whole: tuple[Path, Where]) -> None:
         overwrite(path, number, 5, b"\xff")
         with pytest.raises(JournalDamaged):
             small(path)
-        [damage] = mend(path).damages
+        [damage] = repair_journal(path).damages
         assert (damage.kind, damage.segment) == (HEADER, number)
         assert contents(path) == [record for _, record in where]
 
@@ -223,7 +223,7 @@ def test_a_bad_header_and_a_bad_first_block(whole: tuple[Path, Where]) -> None:
     path, where = whole
     for number in (1, 2):
         overwrite(path, number, 0, bytes(HEADER_BYTES + 20))
-    mend(path)
+    repair_journal(path)
     first = [next(pair for pair in where if pair[0] >> 32 == number) for number in (1, 2)]
     survives(path, where, first)
 
@@ -237,7 +237,7 @@ def test_all_headers_bad_the_reserve_or_the_bounds_still_know_the_salt(
     last = where[-1][0] >> 32
     for number in range(1, last + 1):
         overwrite(path, number, 0, b"\xff")
-    assert len(mend(path).damages) == last
+    assert len(repair_journal(path).damages) == last
     assert contents(path) == [record for _, record in where]
 
 
@@ -264,7 +264,7 @@ def test_a_missing_segment_is_filled_in(whole: tuple[Path, Where], gone: tuple[i
         os.unlink(segment_file(path, number))
     with pytest.raises(JournalDamaged, match="missing"):
         small(path)
-    report = mend(path)
+    report = repair_journal(path)
 
     assert [(damage.kind, damage.segment) for damage in report.damages] == [(MISSING, n) for n in gone]
     kept = [pair for pair in where if pair[0] >> 32 not in gone]
@@ -276,7 +276,7 @@ def test_a_missing_segment_is_filled_in(whole: tuple[Path, Where], gone: tuple[i
 def test_a_foreign_segment_is_put_aside(whole: tuple[Path, Where]) -> None:
     path, where = whole
     overwrite(path, 2, 0, SegmentHeader(2, 0, 1, 4096, 999).pack())
-    [damage] = mend(path).damages
+    [damage] = repair_journal(path).damages
 
     assert damage.kind == FOREIGN
     assert len(list((path / "quarantine").iterdir())) == 1
@@ -286,7 +286,7 @@ def test_a_foreign_segment_is_put_aside(whole: tuple[Path, Where]) -> None:
 def test_a_foreign_first_segment(whole: tuple[Path, Where]) -> None:
     path, where = whole
     overwrite(path, 1, 0, SegmentHeader(1, 0, 1, 4096, 999).pack())
-    mend(path)
+    repair_journal(path)
     assert contents(path) == [record for location, record in where if location >> 32 != 1]
 
 
@@ -294,7 +294,7 @@ def test_a_segment_that_was_cut_short(whole: tuple[Path, Where]) -> None:
     path, where = whole
     for size in (300, HEADER_BYTES + 10, 20, 0):
         os.truncate(segment_file(path, 2), size)
-        mend(path)
+        repair_journal(path)
     lost = [
         location
         for location, _ in where
@@ -354,7 +354,7 @@ def test_an_end_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -> None:
         journal.replay(covered)
     journal.close()
 
-    [damage] = mend(path).damages
+    [damage] = repair_journal(path).damages
     assert damage.kind == LOST_END
     journal = small(path)
     assert list(journal.replay(covered)) == []
@@ -369,7 +369,7 @@ def test_whole_segments_that_a_snapshot_proves_lost(whole: tuple[Path, Where]) -
     path, where = whole
     covered = 8 << 32 | 500
     snapshots.write(str(path / "snapshots"), covered, [b"state"])
-    report = mend(path)
+    report = repair_journal(path)
 
     assert [(damage.kind, damage.segment) for damage in report.damages] == [
         (MISSING, 7),
@@ -395,7 +395,7 @@ def test_a_missing_last_segment_that_a_snapshot_covers_is_reported_once(
     os.unlink(segment_file(path, 6))
     if stands_for_it == "a directory":
         os.mkdir(segment_file(path, 6))
-    report = mend(path)
+    report = repair_journal(path)
 
     kind = DIRECTORY if stands_for_it == "a directory" else MISSING
     assert damages(report) == [(kind, 6)]
@@ -424,7 +424,7 @@ def test_segments_are_lost_from_the_one_that_a_snapshot_covers_to_the_last(
     if damage == "a directory":
         os.mkdir(segment_file(path, 6))
 
-    report = mend(path)
+    report = repair_journal(path)
 
     kinds = [LOST_END if damage == "cut" else MISSING, DIRECTORY if damage == "a directory" else MISSING]
     assert sorted(damages(report), key=lambda each: each[1]) == [(kinds[0], 5), (kinds[1], 6)]
@@ -443,7 +443,7 @@ def test_a_cut_segment_is_refused_at_the_start(whole: tuple[Path, Where], size: 
     os.truncate(segment_file(path, 2), size)
     refused(path)
 
-    [damage] = mend(path).damages
+    [damage] = repair_journal(path).damages
     assert (damage.kind, damage.segment) == (TAIL, 2)
     kept = [
         (location, record)
@@ -491,7 +491,7 @@ def test_swapped_files_are_put_in_their_order(whole: tuple[Path, Where]) -> None
     refused(path)
     assert list(dump(path)) == where
 
-    report = mend(path)
+    report = repair_journal(path)
 
     assert sorted(damages(report)) == [(MISNAMED, 2), (MISNAMED, 3), (MISNAMED, 5)]
     assert not any(map(is_loss, report.damages))
@@ -504,14 +504,14 @@ def test_a_segment_under_another_name_is_found_by_its_header(whole: tuple[Path, 
     os.rename(segment_file(path, 6), segment_file(path, 9))
     refused(path)
 
-    assert sorted(damages(mend(path))) == [(MISNAMED, 3), (MISNAMED, 6)]
+    assert sorted(damages(repair_journal(path))) == [(MISNAMED, 3), (MISNAMED, 6)]
     assert contents(path) == [record for _, record in where]
 
 
 def test_an_interrupted_repair_can_be_repeated(whole: tuple[Path, Where]) -> None:
     path, where = whole
     os.rename(segment_file(path, 3), segment_file(path, 3) + ".moving")
-    mend(path)
+    repair_journal(path)
     assert contents(path) == [record for _, record in where]
 
 
@@ -522,7 +522,7 @@ def test_a_second_copy_of_a_segment_is_set_aside(whole: tuple[Path, Where], plac
     shutil.copy(segment_file(path, 4), segment_file(path, place))
     refused(path)
 
-    report = mend(path)
+    report = repair_journal(path)
 
     assert (DUPLICATE, 4) in damages(report)
     assert len(report.quarantined) == 1
@@ -535,7 +535,7 @@ def test_of_two_copies_the_one_with_more_blocks_is_kept(whole: tuple[Path, Where
     Path(segment_file(path, 9)).write_bytes(newer)
     Path(segment_file(path, 4)).write_bytes(newer[:600].ljust(len(newer), b"\0"))
 
-    mend(path)
+    repair_journal(path)
 
     assert contents(path) == [record for _, record in where]
 
@@ -546,7 +546,7 @@ def test_a_segment_of_another_journal_beyond_the_end_is_set_aside(whole: tuple[P
     Path(segment_file(path, 77)).write_bytes(SegmentHeader(77, 0, 1, 4096, 999).pack() + data[64:])
     refused(path)
 
-    assert damages(mend(path)) == [(FOREIGN, 77)]
+    assert damages(repair_journal(path)) == [(FOREIGN, 77)]
     assert contents(path) == [record for _, record in where]
 
 
@@ -557,7 +557,7 @@ def test_a_directory_in_place_of_a_segment(whole: tuple[Path, Where], number: in
     os.mkdir(segment_file(path, number))
     refused(path)
 
-    assert (DIRECTORY, number) in damages(mend(path))
+    assert (DIRECTORY, number) in damages(repair_journal(path))
     assert contents(path) == without(where, number)
 
 
@@ -567,7 +567,7 @@ def test_a_segment_cut_to_nothing(whole: tuple[Path, Where], number: int) -> Non
     os.truncate(segment_file(path, number), 0)
     refused(path)
 
-    assert (HEADER, number) in damages(mend(path))
+    assert (HEADER, number) in damages(repair_journal(path))
     assert contents(path) == without(where, number)
 
 
@@ -611,7 +611,7 @@ def test_freed_segments_are_not_missed(whole: tuple[Path, Where]) -> None:
     assert contents(path) == without(where, 1, 2, 3)
     os.unlink(segment_file(path, 4))
     refused(path)
-    assert damages(mend(path)) == [(MISSING, 4)]
+    assert damages(repair_journal(path)) == [(MISSING, 4)]
     assert contents(path) == without(where, 1, 2, 3, 4)
 
 
@@ -644,7 +644,7 @@ def test_without_bounds_a_sidecar_shows_that_its_segment_was_removed(whole: tupl
     (path / "journal" / "bounds").unlink()
     os.unlink(segment_file(path, 1))
     refused(path)
-    assert damages(mend(path)) == [(MISSING, 1)]
+    assert damages(repair_journal(path)) == [(MISSING, 1)]
 
 
 def test_bounds_are_written_in_turn_and_a_torn_slot_leaves_the_other(whole: tuple[Path, Where]) -> None:

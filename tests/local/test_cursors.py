@@ -55,9 +55,9 @@ class Place:
         self.broker.sync()
         # The age of a segment is known once another thread has indexed it.
         until(lambda: all(segment.last_ms is not None for segment in self.journal.segments()[:-1]))
-        keeper = self.broker.housekeeper
-        assert keeper is not None
-        keeper.work()
+        housekeeper = self.broker.housekeeper
+        assert housekeeper is not None
+        housekeeper.work()
 
     def state(self, name: str = "c") -> CursorState:
         [found] = [each for each in self.broker.cursors.states() if each.cursor.name == name]

@@ -89,7 +89,7 @@ def test_more_than_can_be_listed_is_still_counted() -> None:
 
 def test_a_broker_opens_with_what_its_directory_remembers(tmp_path: Path) -> None:
     broker = LocalBroker(tmp_path)
-    broker.damage.report(LOST, "segment 1 is missing", 5, count=3)
+    broker.inspect.damage.report(LOST, "segment 1 is missing", 5, count=3)
     broker.close()
 
     again = LocalBroker(tmp_path)
@@ -131,8 +131,8 @@ def test_what_is_found_damaged_in_the_background_degrades_the_health(tmp_path: P
 
     broker = small_broker(tmp_path)
     try:
-        until(lambda: broker.damage.listed())
-        [found] = broker.damage.listed()
+        until(lambda: broker.inspect.damage.listed())
+        [found] = broker.inspect.damage.listed()
         assert (found.kind, found.file) == (FOUND, str(file))
         assert broker.health().status == "degraded"
         assert broker.stats("jobs").ready == 60
@@ -150,7 +150,7 @@ def test_messages_that_only_a_snapshot_knows_of_are_lost_and_counted(tmp_path: P
 
     broker = small_broker(tmp_path)
     try:
-        [lost] = broker.damage.listed()
+        [lost] = broker.inspect.damage.listed()
         assert lost.kind == LOST
         assert lost.count == 60 - broker.stats("jobs").ready > 0
     finally:

@@ -109,14 +109,14 @@ def test_a_replay_of_a_choice_and_its_dry_run_agree(broker: LocalBroker, clock: 
 def test_a_replay_stops_when_its_progress_callback_says_so(broker: LocalBroker) -> None:
     broker.publish_bodies("q", [b"x"] * 450, 0)
     broker.purge("q")
-    told: list[int] = []
+    reported: list[int] = []
 
     def progress(done: int) -> bool:
-        told.append(done)
-        return len(told) < 2
+        reported.append(done)
+        return len(reported) < 2
 
     assert broker.admin.replay("q", 0, None, progress=progress, include_purged=True) == 200
-    assert told == [100, 200]
+    assert reported == [100, 200]
 
 
 def test_matching_goes_through_everything_in_parts(broker: LocalBroker) -> None:

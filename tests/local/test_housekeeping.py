@@ -54,9 +54,9 @@ class Place:
         assert journal is not None
         # The age of a segment is known once another thread has indexed it.
         until(lambda: all(segment.last_ms is not None for segment in journal.segments()[:-1]))
-        keeper = self.broker.housekeeper
-        assert keeper is not None
-        keeper.work()
+        housekeeper = self.broker.housekeeper
+        assert housekeeper is not None
+        housekeeper.work()
 
     def segments(self) -> list[int]:
         assert self.broker.journal is not None
@@ -83,7 +83,7 @@ class Place:
             entries = []
             for entry in self.broker.inspect.entries(name):
                 options = entry.options
-                told = None if options is None else [getattr(options, each) for each in OPTION_FIELDS]
+                reported = None if options is None else [getattr(options, each) for each in OPTION_FIELDS]
                 properties = None
                 if entry.properties is not None:
                     properties = (
@@ -91,7 +91,7 @@ class Place:
                         dict(entry.properties.attributes),
                         entry.properties.publisher,
                     )
-                entries.append((entry.seq, entry.sent_ms, entry.encoding, entry.body, properties, told))
+                entries.append((entry.seq, entry.sent_ms, entry.encoding, entry.body, properties, reported))
             leases = sorted(
                 (d.entry.seq, d.number, d.until_ms, d.count) for d in self.broker.inspect.deliveries(name)
             )
@@ -124,8 +124,8 @@ def test_a_message_that_nobody_takes_does_not_pin_the_segments_after_it(place: P
     queue(place, "kept")
     place.broker.publish("kept", Draft(b"forgotten", attributes={"a": b"\x00"}, type="t", id="mine"))
     place.broker.publish("kept", Draft(b"later", delay_ms=86_400_000))
-    place.broker.publish("kept", Draft(b"lent"))
-    [lent] = place.broker.receive("kept", lease_ms=3_600_000, wanted=MessageFilter.of(["t"]), consumer="me")
+    place.broker.publish("kept", Draft(b"leased"))
+    [leased] = place.broker.receive("kept", lease_ms=3_600_000, wanted=MessageFilter.of(["t"]), consumer="me")
     place.broker.publish_bodies("kept", [b"one", b"two", b"three"], 0)
     place.broker.publish_bodies("kept", [b"four", b"5"], 0, INFO, plain_options(("amq.direct", "key")))
     place.broker.sync()
@@ -137,14 +137,14 @@ def test_a_message_that_nobody_takes_does_not_pin_the_segments_after_it(place: P
         place.work()
 
     assert place.segments()[0] > before + 4
-    wanted = [b"lent", b"one", b"two", b"three", b"four", b"5", b"later", b"forgotten"]
+    wanted = [b"leased", b"one", b"two", b"three", b"four", b"5", b"later", b"forgotten"]
     assert place.bodies("kept") == wanted
     for _ in range(2):
         state = place.state()
         place.broker.close()
         place.open()
         assert place.state() == state
-    assert place.broker.ack("kept", [(lent.entry.seq, lent.number)]) == [None]
+    assert place.broker.ack("kept", [(leased.entry.seq, leased.number)]) == [None]
     place.broker.close()
 
 
@@ -181,7 +181,7 @@ def test_without_its_snapshot_the_end_of_a_journal_is_enough(place: Place) -> No
     place.broker.publish("kept", Draft(b"a", group="g"))
     place.broker.publish("kept", Draft(b"b", group="g", delay_ms=50_000_000))
     place.broker.publish("kept", Draft(b"c", group="h", priority=3))
-    [lent] = place.broker.receive("kept", lease_ms=3_600_000)
+    [leased] = place.broker.receive("kept", lease_ms=3_600_000)
     place.broker.admin.edit(
         "kept", place.broker.inspect.message_id(place.broker.inspect.peek("kept")[0]), Draft(b"edited")
     )
@@ -190,14 +190,14 @@ def test_without_its_snapshot_the_end_of_a_journal_is_enough(place: Place) -> No
     for _ in range(4):
         place.work()
     assert place.segments()[0] > 2
-    told = {key: place.state()[key][4:] for key in place.state()}  # type: ignore[index]
+    reported = {key: place.state()[key][4:] for key in place.state()}  # type: ignore[index]
     place.broker.close()
     shutil.rmtree(place.path / "snapshots")
 
     place.open()
 
-    assert {key: place.state()[key][4:] for key in place.state()} == told  # type: ignore[index]
-    assert place.broker.ack("kept", [(lent.entry.seq, lent.number)]) == [None]
+    assert {key: place.state()[key][4:] for key in place.state()} == reported  # type: ignore[index]
+    assert place.broker.ack("kept", [(leased.entry.seq, leased.number)]) == [None]
     place.broker.close()
 
 

@@ -135,26 +135,26 @@ def test_a_waiter_is_called_for_a_put_a_delete_and_an_expiry_and_when_the_broker
     broker = LocalBroker(clock=clock)
     calls: list[str] = []
 
-    def attend() -> KvWaiter:
+    def wait_for_change() -> KvWaiter:
         waiter = KvWaiter("b", "k", lambda: calls.append("k"))
         assert broker.kv.add_waiter(waiter, 1 << 40) is None
         return waiter
 
-    first = attend()
+    first = wait_for_change()
     broker.kv.put_many("b", [KvPut("other", b"")])
     assert calls == []
     broker.kv.put_many("b", [KvPut("k", b"", ttl_ms=1_000)])
     assert len(calls) == 1
     assert not broker.kv.remove_waiter(first)
-    attend()
+    wait_for_change()
     clock.advance(1)
     assert len(calls) == 2
     broker.kv.put_many("b", [KvPut("k", b"")])
-    attend()
+    wait_for_change()
     broker.kv.delete_many("b", ["k"])
     assert len(calls) == 3
-    assert broker.kv.remove_waiter(attend())
-    attend()
+    assert broker.kv.remove_waiter(wait_for_change())
+    wait_for_change()
     broker.close()
     assert len(calls) == 4
     with pytest.raises(Closed):

@@ -151,8 +151,8 @@ def test_the_past_knows_the_properties(broker: LocalBroker) -> None:
         (run[1], b"bb", INFO, EXTRA),
     ]
     steps = broker.inspect.timeline("q", broker.inspect.id_of(run[1]))
-    told = "by someone, through exchange 'amq.topic' with key 'a.b'"
-    assert (steps[0].what, steps[0].detail) == ("published", told)
+    reported = "by someone, through exchange 'amq.topic' with key 'a.b'"
+    assert (steps[0].what, steps[0].detail) == ("published", reported)
     assert broker.admin.replay("q", 0, None) == 2
     assert [entry.properties for entry in take(broker, 2)] == [INFO, INFO]
 
@@ -182,7 +182,7 @@ def test_a_restart_brings_them_all_back(tmp_path: Path, kind: str, bodies: list[
     broker.publish_bodies("q", [b"plain"] * 3, 0)
     broker.publish_bodies("q", bodies, 0, INFO, EXTRA)
     broker.sync()
-    [lent] = broker.receive("q")
+    [leased] = broker.receive("q")
     broker.sync()
     if kind == "from its records":
         made_meanwhile = shutil.ignore_patterns("*.tmp")
@@ -194,7 +194,7 @@ def test_a_restart_brings_them_all_back(tmp_path: Path, kind: str, bodies: list[
 
     again = LocalBroker(tmp_path / "second")
 
-    assert again.ack("q", [(lent.entry.seq, lent.number)]) == [None]
+    assert again.ack("q", [(leased.entry.seq, leased.number)]) == [None]
     assert [entry.properties for entry in take(again, 2)] == [None, None]
     found = [entry for _ in bodies[::50] for entry in take(again, 50)]
     assert [entry.body for entry in found] == bodies

@@ -1,4 +1,4 @@
-"""Slow redrives and replays: they end when they are told to, not when their next message is due."""
+"""Slow redrives and replays: they end when they are cancelled, not when their next message is due."""
 
 import math
 import threading

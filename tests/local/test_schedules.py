@@ -479,7 +479,7 @@ def test_metrics_count_runs_and_missed_runs(store: Store) -> None:
     store.broker.schedules.put(hourly())
     store.broker.schedules.put(replace(hourly(), name="@other/lost", queue="@other/none"))
     store.clock.advance(2 * 3600)
-    families = {family.name: family.samples for family in store.broker.gauges()}
+    families = {family.name: family.samples for family in store.broker.statistics.gauges()}
     tidy = {"account": "000000000000", "schedule": "tidy"}
     lost = {"account": "other", "schedule": "lost"}
     assert sorted(families["openq_schedule_runs_total"], key=str) == [(tidy, 2), (lost, 0)]

@@ -68,8 +68,8 @@ def newest_of(broker: Broker) -> tuple[str, int] | None:
     if isinstance(broker, LocalBroker):
         mark = broker.engine.progress.get(JOB.key)
         return None if mark is None else (mark.owner, mark.batch)
-    told = broker.staging._keys.read_state(JOB, 0)  # type: ignore[attr-defined]
-    return None if told.newest < 0 else (told.owner, told.newest)
+    reported = broker.staging._keys.read_state(JOB, 0)  # type: ignore[attr-defined]
+    return None if reported.newest < 0 else (reported.owner, reported.newest)
 
 
 def send(
@@ -79,7 +79,7 @@ def send(
 
 
 def assert_published_once(broker: Any, wanted: Sequence[bytes]) -> None:
-    """Batch 9 of the job, whoever finished it: again it brings nothing, and all is where it belongs."""
+    """Batch 9 of the job is finished: a repeat publishes nothing, and every message is in its place."""
     send(broker, {"body": [b"again"]}, batch=9, part="again")
     again = broker.staging.commit(JOB, 9, ["again"], queue="q")
 

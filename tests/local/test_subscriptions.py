@@ -386,14 +386,14 @@ def test_a_subscription_reads_one_queue_at_a_time(place: Place) -> None:
 def test_a_waiter_is_notified_and_takes_nothing_from_those_behind(place: Place) -> None:
     property_values: list[str] = []
     served: list[bytes | None] = []
-    waiter = Waiter(1, None, None, None, lambda _: property_values.append("told"), notify_only=True)
+    waiter = Waiter(1, None, None, None, lambda _: property_values.append("reported"), notify_only=True)
     assert place.next_batch(0, waiter=waiter) is None
-    behind = Waiter(1, None, None, None, lambda lent: served.extend(each.entry.body for each in lent))
+    behind = Waiter(1, None, None, None, lambda leased: served.extend(each.entry.body for each in leased))
     assert place.broker.add_waiter("q", behind) is None
 
     place.publish(b"one", b"two")
 
-    assert (property_values, served) == (["told"], [b"one"])
+    assert (property_values, served) == (["reported"], [b"one"])
     assert place.next_batch(0, waiter=waiter) == (1, 1)
     assert place.bodies(1) == [b"two"]
 
@@ -403,15 +403,15 @@ def test_old_segments_may_go_while_a_batch_is_open(durable: Place, tmp_path: Pat
     durable.publish(*[b"%d" % i * 100 for i in range(100)])
     durable.next_batch(0, limit=50)
     expected = durable.bodies(1)
-    keeper = durable.broker.housekeeper
-    assert keeper is not None
+    housekeeper = durable.broker.housekeeper
+    assert housekeeper is not None
     for _ in range(40):
         durable.publish(*[b"x" * 1_000] * 40)
-        lent = durable.broker.receive("q", 90)
-        durable.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+        leased = durable.broker.receive("q", 90)
+        durable.broker.ack("q", [(each.entry.seq, each.number) for each in leased])
         durable.broker.sync()
         durable.clock.advance(1)
-        keeper.work()
+        housekeeper.work()
 
     journal = durable.broker.journal
     assert journal is not None

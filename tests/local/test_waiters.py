@@ -1,4 +1,4 @@
-"""Who waits is served: n waiters and n messages make n deliveries, and nothing is lost on the way."""
+"""Waiters are served: n waiters and n messages make n deliveries, and nothing is lost on the way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openq.errors import Closed, QueueNotFound
 from openq.local.broker import LocalBroker
 from openq.model import Delivery, Draft, MessageFilter, QueueSettings
 
-_PATIENCE_S = 60.0  # how long a broken wake-up takes to be called one
+_TIMEOUT_S = 60.0  # how long a broken wake-up takes to be called one
 
 
 class Someone:
@@ -187,7 +187,7 @@ def test_as_many_deliveries_as_messages_with_waiters_and_publishers_at_once(
             person = Someone()
             deliveries = broker.add_waiter("q", person.waiter)
             if deliveries is None:
-                assert person.served.wait(_PATIENCE_S), "a wake-up was lost"
+                assert person.served.wait(_TIMEOUT_S), "a wake-up was lost"
                 deliveries = person.deliveries
             broker.load(deliveries)
             with lock:
@@ -202,7 +202,7 @@ def test_as_many_deliveries_as_messages_with_waiters_and_publishers_at_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_PATIENCE_S)
+        thread.join(_TIMEOUT_S)
 
     assert sorted(got) == list(range(1, workers * each + 1))
     assert broker.stats("q").counters["acked"] == workers * each
@@ -218,9 +218,9 @@ def test_who_leaves_at_the_moment_it_is_served_loses_nothing() -> None:
 
     def produce() -> None:
         for _ in range(rounds):
-            start.wait(_PATIENCE_S)
+            start.wait(_TIMEOUT_S)
             broker.publish_body("q", b"x", 0)
-            start.wait(_PATIENCE_S)
+            start.wait(_TIMEOUT_S)
 
     thread = threading.Thread(target=produce)
     thread.start()
@@ -228,14 +228,14 @@ def test_who_leaves_at_the_moment_it_is_served_loses_nothing() -> None:
         person = Someone()
         early = broker.add_waiter("q", person.waiter)
         assert early is None
-        start.wait(_PATIENCE_S)
+        start.wait(_TIMEOUT_S)
         left = broker.remove_waiter("q", person.waiter)
-        start.wait(_PATIENCE_S)
+        start.wait(_TIMEOUT_S)
         deliveries = broker.receive("q") if left else person.deliveries
         assert len(deliveries) == 1
         assert left != bool(person.deliveries)
         broker.ack("q", [(delivery.entry.seq, delivery.number) for delivery in deliveries])
-    thread.join(_PATIENCE_S)
+    thread.join(_TIMEOUT_S)
 
     assert broker.stats("q").ready == 0
     broker.close()

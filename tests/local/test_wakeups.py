@@ -1,4 +1,4 @@
-"""Whoever waits is served as soon as there is something for him, whatever made it available."""
+"""A waiter is served as soon as a message is available for it, whatever made it available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message with no time to live is for whoever waits in the moment it comes, and for nobody after that."""
+"""A message with TTL 0 is offered only to consumers that wait when it arrives."""
 
 from __future__ import annotations
 

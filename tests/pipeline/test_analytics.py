@@ -175,9 +175,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     before.declare("spared", QueueSettings())
     for number in range(5):
         before.publish("spared", Draft(b"%d" % number))
-    [lent] = before.receive("spared", 1)
+    [leased] = before.receive("spared", 1)
     assert before.purge("spared", waiting_only=True) == 4
-    before.ack("spared", [(lent.entry.seq, lent.number)])
+    before.ack("spared", [(leased.entry.seq, leased.number)])
     before.sync()
     before.close()
     archive(None, path=str(data), include_open=True)
@@ -285,14 +285,14 @@ def test_the_commands_write_json_and_text(
     where = ("--data", server.arguments[1])
     monkeypatch.setattr("webbrowser._tryorder", None)  # it reads BROWSER once in a process
 
-    told = run_in_process(
+    reported = run_in_process(
         *("pipeline", "analytics", *where, "--queue", "ord*", "--out", report.parent, "--json", "--open"),
         BROWSER=f"{browser} %s",
     )
     grouped = run_in_process("pipeline", "triage", *where, "--json", "--html", page)
 
-    assert (told.code, grouped.code) == (0, 0), told.err + grouped.err
-    summary, found = json.loads(told.out), json.loads(grouped.out)
+    assert (reported.code, grouped.code) == (0, 0), reported.err + grouped.err
+    summary, found = json.loads(reported.out), json.loads(grouped.out)
     assert [(each["queue"], each["published"]) for each in summary["queues"]] == [("orders", 30)]
     assert found["total"] == 6
     assert "<svg" in report.read_text()
@@ -308,16 +308,16 @@ def test_a_dry_run_shows_what_would_be_read(
     words = ["pipeline", "analytics", "--url", server.url, "--out", str(tmp_path), "--dry-run"]
 
     assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     pointer = {
         "version": 1,
-        "position": told["end_position"],
+        "position": reported["end_position"],
         "settings": AnalyticsJob(tmp_path, WINDOW_US).settings,
     }
     journal = LocalHistory(Path(server.arguments[1])).snapshot(Selection()).journal
     (tmp_path / "current.json").write_text(json.dumps({**pointer, "journal": journal}))
 
-    assert told["anew"] == "there are no results yet"
+    assert reported["anew"] == "there are no results yet"
     assert main(words) == 0
     assert "no new history" in capsys.readouterr().out
     assert main([*words, "--window", "2h"]) == 0

@@ -196,10 +196,10 @@ def test_rows_of_two_days_go_to_two_files(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_changes_nothing(data: Path) -> None:
-    told = archive(None, path=str(data), dry_run=True)
+    reported = archive(None, path=str(data), dry_run=True)
 
-    assert told.segments > 5
-    assert told.journal_bytes > 5 * SEGMENT // 2
+    assert reported.segments > 5
+    assert reported.journal_bytes > 5 * SEGMENT // 2
     assert not (data / "archive").exists()
 
 
@@ -324,17 +324,17 @@ def test_compacting_leaves_fewer_files_and_the_same_rows(data: Path) -> None:
     many = len(Archive(data / "archive").read(1).files)
     newest = Archive(data / "archive").versions()[-1]
 
-    told = compact(None, path=str(data), dry_run=True)
+    reported = compact(None, path=str(data), dry_run=True)
     done = compact(None, path=str(data))
 
-    assert (told.version, told.before, told.after) == (None, done.before, done.after)
+    assert (reported.version, reported.before, reported.after) == (None, done.before, done.after)
     assert done.version == newest + 1
     manifest = Archive(data / "archive").latest()
     assert manifest is not None
     assert len(manifest.files) < many <= done.before
     same(before, history_of(data))
     assert verify(None, path=str(data)).ok
-    # Whoever reads an older version goes on, until it is removed.
+    # Readers of an older version continue until it is removed.
     assert rows_of(data, "messages", newest).num_rows == manifest.rows("messages")
     vacuum(path=str(data), keep_s=0)
     with pytest.raises(HistoryUnavailable):
@@ -360,10 +360,10 @@ def test_erased_messages_are_in_no_file(data: Path) -> None:
     victim = messages.filter(pa.compute.equal(messages["queue"], "orders")).slice(3, 1).to_pylist()[0]
     events = rows_of(data, "events", older[-1])
 
-    told = erase(None, path=str(data), message_ids=[victim["message_id"]], dry_run=True)
+    reported = erase(None, path=str(data), message_ids=[victim["message_id"]], dry_run=True)
     done = erase(None, path=str(data), message_ids=[victim["message_id"]], by="somebody")
 
-    assert (told.version, told.messages) == (None, 1)
+    assert (reported.version, reported.messages) == (None, 1)
     assert (done.messages, done.journal, done.waiting, done.versions) == (1, 1, 0, older)
     manifest = Archive(data / "archive").latest()
     assert manifest is not None
@@ -471,7 +471,7 @@ def test_watch_archives_full_segments(data: Path) -> None:
     stop = threading.Event()
     runs: list[Any] = []
 
-    def told(result: Any) -> None:
+    def reported(result: Any) -> None:
         runs.append(result)
         if len(runs) == 1:
             broker = LocalBroker(data, segment_bytes=SEGMENT)
@@ -481,7 +481,7 @@ def test_watch_archives_full_segments(data: Path) -> None:
         else:
             stop.set()
 
-    watch(None, path=str(data), stop=stop, on_result=told, every_s=0.01)
+    watch(None, path=str(data), stop=stop, on_result=reported, every_s=0.01)
 
     assert [result.version for result in runs] == [1, 2]
     manifest = Archive(data / "archive").latest()
@@ -510,8 +510,8 @@ def test_the_server_frees_only_archived_segments(data: Path) -> None:
     with served(data) as server:
 
         def cursors() -> dict[str, int]:
-            told = json.loads(server.get("/api/v1/pipeline/cursors")[1])["cursors"]
-            return {each["name"]: each["position"] for each in told}
+            reported = json.loads(server.get("/api/v1/pipeline/cursors")[1])["cursors"]
+            return {each["name"]: each["position"] for each in reported}
 
         assert cursors() == {}
         result = archive(None, path=str(data), through=3 << 32)
@@ -591,13 +591,15 @@ def test_on_spark_the_history_is_the_same_too(spark: SparkSession, tmp_path: Pat
     data = tmp_path / "data"
     fill_path(data, 40, SEGMENT)
     before = history_of(data)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
-    result = archive(spark, path=str(data), task_bytes=4 * SEGMENT, progress=lambda *news: told.append(news))
+    result = archive(
+        spark, path=str(data), task_bytes=4 * SEGMENT, progress=lambda *news: reported.append(news)
+    )
     drop_archived(data)
 
     same(before, history_of(data))
-    assert told[-1] == (result.journal_bytes, result.journal_bytes)
+    assert reported[-1] == (result.journal_bytes, result.journal_bytes)
     for table in TABLES:
         for rows in (
             history(spark, path=str(data), table=table),

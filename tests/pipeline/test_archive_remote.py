@@ -89,10 +89,10 @@ def same(before: dict[str, pa.Table], after: dict[str, pa.Table]) -> None:
 
 def as_published(filled: Filled, rows: list[dict[str, Any]]) -> None:
     """Each message once, with the body and the queue that it was sent with."""
-    told = {row["message_id"]: row for row in rows}
-    assert len(told) == len(rows)
+    reported = {row["message_id"]: row for row in rows}
+    assert len(reported) == len(rows)
     assert {id: (sent.queue, sent.body) for id, sent in filled.sent.items()} == {
-        id: (told[id]["queue"], bytes(told[id]["body"])) for id in filled.sent
+        id: (reported[id]["queue"], bytes(reported[id]["body"])) for id in filled.sent
     }
 
 
@@ -111,13 +111,13 @@ def files_on_disk(place: Path) -> set[str]:
 
 def test_every_row_of_a_server_is_archived_once_however_often_it_runs(server: Served, tmp_path: Path) -> None:
     place = tmp_path / "archive"
-    told = {"url": server.url, "archive": str(place)}
+    options = {"url": server.url, "archive": str(place)}
     filled = fill_server(server.url, 40)
     before = rows_of(RemoteHistory(server.url))
 
-    would = archive(None, **told, dry_run=True)
+    would = archive(None, **options, dry_run=True)
     assert (would.version, would.journal_bytes > 0, place.exists()) == (None, True, False)
-    first = archive(None, **told)
+    first = archive(None, **options)
 
     assert first.rows == {table: before[table].num_rows for table in TABLES}
     same(before, archived(place))
@@ -130,12 +130,12 @@ def test_every_row_of_a_server_is_archived_once_however_often_it_runs(server: Se
     assert (span["stop"], span["messages"]["rows"]) == (manifest.through, before["messages"].num_rows)
     assert first.through == manifest.through == would.through
 
-    again = archive(None, **told)
+    again = archive(None, **options)
     assert (again.version, again.rows) == (None, {})
 
     with OpenQ("orders", url=server.url, codec="raw") as orders:
         orders.publish_many([b"later %d" % number for number in range(10)])
-    later = archive(None, **told)
+    later = archive(None, **options)
     assert (later.version, later.rows) == (2, {"messages": 10, "events": 10})
     same(rows_of(RemoteHistory(server.url)), archived(place))
     assert len(latest(place).spans) == 1
@@ -181,7 +181,7 @@ def test_watch_archives_new_rows(server: Served, tmp_path: Path) -> None:
     stop = threading.Event()
     runs: list[Any] = []
 
-    def told(result: Any) -> None:
+    def reported(result: Any) -> None:
         runs.append(result)
         if len(runs) == 1:
             with OpenQ("orders", url=server.url, codec="raw") as orders:
@@ -192,7 +192,7 @@ def test_watch_archives_new_rows(server: Served, tmp_path: Path) -> None:
     place = tmp_path / "archive"
     given_up = threading.Timer(60, stop.set)
     given_up.start()
-    watch(None, url=server.url, archive=str(place), stop=stop, on_result=told, every_s=0.01)
+    watch(None, url=server.url, archive=str(place), stop=stop, on_result=reported, every_s=0.01)
     given_up.cancel()
 
     assert [result.version for result in runs] == [1, 2]
@@ -207,15 +207,15 @@ def test_segments_dropped_before_archiving_are_reported(tmp_path: Path) -> None:
     data, place = tmp_path / "data", tmp_path / "archive"
     fill_path(data, 40, segment_bytes=4 << 10)
     with served(data) as server:
-        told = {"url": server.url, "archive": str(place)}
+        options = {"url": server.url, "archive": str(place)}
         before = rows_of(RemoteHistory(server.url))
-        archive(None, **told, through=2 << 32)
+        archive(None, **options, through=2 << 32)
         for ref in JournalFiles(data).segments()[:3]:
             Path(ref.path).unlink()
 
         with pytest.raises(HistoryUnavailable, match=f"positions {2 << 32} to {4 << 32} were dropped"):
-            archive(None, **told)
-        result = archive(None, **told, accept_gap=True)
+            archive(None, **options)
+        result = archive(None, **options, accept_gap=True)
 
     assert result.gaps == latest(place).spans[-1]["gaps"] == [[2 << 32, 4 << 32]]
     assert verify(None, archive=str(place)).findings == []
@@ -373,12 +373,12 @@ def test_spark_reads_what_was_published_and_maintenance_works(
     from openq.pipeline.history import history
 
     place = tmp_path / "archive"
-    told = {"archive": str(place)}
+    options = {"archive": str(place)}
     filled = fill_server(server.url, 20)
-    archive(spark, url=server.url, **told, task_bytes=16 << 10)
+    archive(spark, url=server.url, **options, task_bytes=16 << 10)
     with OpenQ("orders", url=server.url, codec="raw") as orders:
         orders.publish_many([b"late"] * 5)
-    archive(spark, url=server.url, **told)
+    archive(spark, url=server.url, **options)
     before = rows_of(RemoteHistory(server.url))
 
     for table in TABLES:
@@ -390,21 +390,21 @@ def test_spark_reads_what_was_published_and_maintenance_works(
             same({**before, table: found}, before)
     as_published(filled, before["messages"].to_pylist())
 
-    assert compact(None, **told).after < len(latest(place).files) + 4
+    assert compact(None, **options).after < len(latest(place).files) + 4
     same(before, archived(place))
     [victim, *_] = filled.sent
-    erased = erase(None, **told, message_ids=[victim])
+    erased = erase(None, **options, message_ids=[victim])
     assert (erased.messages, erased.waiting) == (1, None)
     assert archived(place)["messages"].num_rows == before["messages"].num_rows - 1
     assert victim not in archived(place)["messages"]["message_id"].to_pylist()
-    vacuum(**told, keep_s=0)
+    vacuum(**options, keep_s=0)
     assert Archive(place).versions() == [erased.version]
-    assert verify(spark, **told).findings == []
+    assert verify(spark, **options).findings == []
 
     # Lost, or more than there should be: the sums of the span tell.
     manifest = latest(place)
     Archive(place).commit(manifest.next(files=manifest.files[1:]))
-    assert any("the manifest says" in each.what for each in verify(None, **told).findings)
+    assert any("the manifest says" in each.what for each in verify(None, **options).findings)
 
 
 # -- the command ----------------------------------------------------------------------------------

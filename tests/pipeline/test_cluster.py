@@ -80,7 +80,7 @@ def test_an_executor_without_the_data_uses_the_server(tmp_path: Path) -> None:
     with zipfile.PyZipFile(archive, "w") as packed:
         packed.writepy(str(SOURCE))  # compiled: every process that Spark starts would do it again
 
-    # The driver is told of a path that is not there either: it plans with the server, too.
+    # The driver gets a path that does not exist either: it plans with the server, too.
     with served(data) as server:
         printed = submit(
             work,

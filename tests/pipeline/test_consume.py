@@ -31,8 +31,8 @@ def publish(server: Served, bodies: list[bytes], queue: str = "a", **settings: A
 
 
 def consumer(server: Served, subscription: str = "s", **options: object) -> StreamRunner:
-    told = {"mode": "consume", "queue": "a", "maxMessagesPerTrigger": 4, **options}
-    return StreamRunner(url=server.url, subscription=subscription, **told)
+    given = {"mode": "consume", "queue": "a", "maxMessagesPerTrigger": 4, **options}
+    return StreamRunner(url=server.url, subscription=subscription, **given)
 
 
 def call(server: Served, method: str, path: str, **said: Any) -> Any:
@@ -161,7 +161,7 @@ def test_batch_numbers_are_not_reused(server: Served) -> None:
     second = consumer(server).start()
     assert second.step()
 
-    # Whoever still acks for the first checkpoint must not hit the batch of the second.
+    # An ack for the first checkpoint must not settle the batch of the second.
     call(server, "POST", "pipeline/subscriptions/s/ack", json={"through": first.planned[-1]["batch"]})
 
     assert counts(server) == (0, 2)

@@ -42,8 +42,8 @@ def bodies(server: Served, queue: str) -> list[bytes]:
 
 
 def stream(spark: SparkSession, server: Served, **options: object) -> DataFrame:
-    told = {name: str(value) for name, value in options.items()}
-    return spark.readStream.format("openq").options(url=server.url, **told).load()
+    given = {name: str(value) for name, value in options.items()}
+    return spark.readStream.format("openq").options(url=server.url, **given).load()
 
 
 def copied(spark: SparkSession, server: Served, checkpoint: Path) -> None:
@@ -136,10 +136,10 @@ def test_stream_errors_are_one_sentence(spark: SparkSession, server: Served, tmp
     publish(server, "a", 0, 3)
 
     def complaint(**options: object) -> str:
-        told = {"mode": "consume", "queue": "a", "subscription": "s", **options}
+        given = {"mode": "consume", "queue": "a", "subscription": "s", **options}
         with pytest.raises(Exception) as raised:  # noqa: PT011
             (
-                stream(spark, server, **told)
+                stream(spark, server, **given)
                 .writeStream.format("noop")
                 .option("checkpointLocation", str(tmp_path / "checkpoint"))
                 .trigger(availableNow=True)

@@ -80,13 +80,13 @@ def test_a_token_comes_from_the_option_or_the_environment_and_is_never_shown(tmp
     file = tmp_path / "token"
     file.write_text("from-a-file\n")
 
-    told = SourceOptions.parse({**PATH, "token": "told"}, READ, {"OPENQ_TOKEN": "environment"})
+    reported = SourceOptions.parse({**PATH, "token": "reported"}, READ, {"OPENQ_TOKEN": "environment"})
     inherited = SourceOptions.parse(PATH, READ, {"OPENQ_TOKEN": "environment"})
     kept = SourceOptions.parse(PATH, READ, {"OPENQ_TOKEN_FILE": str(file)})
 
-    assert [told.token, inherited.token, kept.token] == ["told", "environment", "from-a-file"]
-    assert "told" not in repr(told)
-    assert pickle.loads(pickle.dumps(told)) == told
+    assert [reported.token, inherited.token, kept.token] == ["reported", "environment", "from-a-file"]
+    assert "reported" not in repr(reported)
+    assert pickle.loads(pickle.dumps(reported)) == reported
     with pytest.raises(InvalidSetting, match="no token from the environment"):
         SourceOptions.parse(PATH, READ, {"OPENQ_TOKEN_FILE": str(tmp_path / "none")})
 
@@ -205,9 +205,9 @@ def test_pushed_down_filters_keep_every_row_that_sql_keeps(
 
 
 def test_body_json_may_be_named_among_the_columns() -> None:
-    told = SourceOptions.parse({"path": "x", "body": "json", "columns": "seq,body_json"}, READ)
+    reported = SourceOptions.parse({"path": "x", "body": "json", "columns": "seq,body_json"}, READ)
 
-    assert told.selection().names == ["seq"]
-    assert told.ddl() == "`seq` BIGINT, `body_json` VARIANT"
+    assert reported.selection().names == ["seq"]
+    assert reported.ddl() == "`seq` BIGINT, `body_json` VARIANT"
     with pytest.raises(InvalidSetting, match="body_json"):
         SourceOptions.parse({"path": "x", "columns": "seq,body_json"}, READ)

@@ -88,9 +88,9 @@ def refused(said: str) -> Iterator[None]:
 
     with pytest.raises(PySparkException) as raised:
         yield
-    told = reason(raised.value)
-    assert told is not None, str(raised.value)[:2000]
-    assert said in told
+    reported = reason(raised.value)
+    assert reported is not None, str(raised.value)[:2000]
+    assert said in reported
 
 
 def test_every_message_that_was_sent_is_one_row(spark: SparkSession, data: Data) -> None:
@@ -106,8 +106,8 @@ def test_every_message_that_was_sent_is_one_row(spark: SparkSession, data: Data)
         assert (row["queue"], row["body"], row["priority"] or 0) == (sent.queue, sent.body, sent.priority)
         assert row["group"] == sent.group
         assert row["size"] == len(sent.body)
-        told = {name: each["string"] for name, each in (row["attributes"] or {}).items()}
-        assert told == (sent.attributes or {})
+        reported = {name: each["string"] for name, each in (row["attributes"] or {}).items()}
+        assert reported == (sent.attributes or {})
 
 
 def test_every_event_is_one_row(spark: SparkSession, data: Data) -> None:

@@ -127,15 +127,15 @@ def test_a_transformed_dead_letter_is_published_once_and_removed(
     spark: SparkSession, server: Served, data: Path, tmp_path: Path
 ) -> None:
     by_number = {n: message_id for message_id, n in kill(server, 24).items()}
-    script = tmp_path / "mend.py"
+    script = tmp_path / "fix.py"
     script.write_text(
         "import json\n"
-        "def mended(letter):\n"
-        "    told = json.loads(letter['body'])\n"
-        "    if told['n'] == 4:\n"
+        "def fixed(letter):\n"
+        "    reported = json.loads(letter['body'])\n"
+        "    if reported['n'] == 4:\n"
         "        return None\n"
-        "    assert letter['attributes']['weight'] == told['n']\n"
-        "    return {**told, 'amount': 10 // (told['n'] - 1)}\n"
+        "    assert letter['attributes']['weight'] == reported['n']\n"
+        "    return {**reported, 'amount': 10 // (reported['n'] - 1)}\n"
     )
     with OpenQ("dead", url=server.url, codec="raw") as dead:
         dead.edit(by_number[7], body=b"{}")
@@ -149,8 +149,8 @@ def test_a_transformed_dead_letter_is_published_once_and_removed(
         "dead",
         **words,
         where="error_type = 'ValueError'",
-        transform=f"{script}:mended",
-        plan=tmp_path / "mend.json",
+        transform=f"{script}:fixed",
+        plan=tmp_path / "fix.json",
     )
 
     assert done.outcomes == {"transformed": 4, "left": 3, "failed": 1}
@@ -160,9 +160,9 @@ def test_a_transformed_dead_letter_is_published_once_and_removed(
     assert "returned no body" in why[by_number[4]]
     assert "edited" in why[by_number[7]]
     assert "in flight" in why[by_number[10]]
-    mended = {message.attributes["openq.replay_of"]: message for message in waiting(server, "orders")}
-    assert set(mended) == {by_number[n] for n in (13, 16, 19, 22)}
-    message = mended[by_number[13]]
+    fixed = {message.attributes["openq.replay_of"]: message for message in waiting(server, "orders")}
+    assert set(fixed) == {by_number[n] for n in (13, 16, 19, 22)}
+    message = fixed[by_number[13]]
     assert json.loads(message.body) == {"n": 13, "amount": 0}
     assert (message.message_type, message.attributes["shop"], message.attributes["weight"]) == (
         "refund",
@@ -170,7 +170,7 @@ def test_a_transformed_dead_letter_is_published_once_and_removed(
         13,
     )
     assert message.attributes["openq.replay_count"] == 1
-    assert ids(server, "dead").isdisjoint(mended)
+    assert ids(server, "dead").isdisjoint(fixed)
     assert len(ids(server, "dead")) == 24 - 4 - 1  # messages in flight are not listed
 
     # A run that sent its first slice and was gone before it could remove the originals.
@@ -206,11 +206,11 @@ def test_the_command_previews_asks_and_reports(
     assert seen.code == 0
     assert "TimeoutError: no answer within <n> s" in seen.out
     assert "this would send 9 dead letters of dead back to the queues they came from" in seen.out
-    told = run_in_process(
+    reported = run_in_process(
         "pipeline", "redrive", "dead", *place, "--dry-run", "--json", "--transform", "upper(body)"
     )
-    assert {len(json.loads(told.out)["groups"]), json.loads(told.out)["total"]} == {3, 9}
-    assert json.loads(told.out)["samples"][0]["new_body"].startswith('{"N": ')
+    assert {len(json.loads(reported.out)["groups"]), json.loads(reported.out)["total"]} == {3, 9}
+    assert json.loads(reported.out)["samples"][0]["new_body"].startswith('{"N": ')
     unasked = run_in_process("pipeline", "redrive", "dead", *place, "--where", "error_type = 'ValueError'")
     assert (unasked.code, len(ids(server, "dead"))) == (2, 9)
     assert "--yes" in unasked.err

@@ -72,7 +72,7 @@ def test_a_plan_is_executed_once_and_copies_name_their_originals(
 ) -> None:
     make_queue(server, "again")
     file = tmp_path / "again.json"
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def run() -> Any:
         return replay(
@@ -84,14 +84,14 @@ def test_a_plan_is_executed_once_and_copies_name_their_originals(
             since="1h",
             where="body_json:total::int >= 200 AND attributes['shop'].string = 'north'",
             plan=file,
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: reported.append((done, total)),
         )
 
     wanted = [n for n in range(20, 40) if n % 4]
     done = run()
 
     assert (done.sent, done.repeated) == (15, 0)
-    assert told[-1] == (15, 15)
+    assert reported[-1] == (15, 15)
     assert numbers(server, "again") == wanted
     message = waiting(server, "again")[0]
     originals = spark.read.format("openq").options(path=str(data), queues="orders").load()
@@ -221,7 +221,7 @@ def test_a_plan_file_is_read_back_and_other_files_are_refused(tmp_path: Path) ->
 
     with pytest.raises(InvalidSetting, match="plan of a replay"):
         load_plan(file, "redrive")
-    told = json.loads(file.read_text())
+    reported = json.loads(file.read_text())
     for damage, why in (
         ({"openq": "other"}, "not a plan"),
         ({"version": 2}, "newer"),
@@ -230,7 +230,7 @@ def test_a_plan_file_is_read_back_and_other_files_are_refused(tmp_path: Path) ->
         ({"done": -1}, "damaged"),
         ({"done": 1, "touched": time.time() - plans.RESUMABLE_S - 60}, "for a month"),
     ):
-        file.write_text(json.dumps({**told, **damage}))
+        file.write_text(json.dumps({**reported, **damage}))
         with pytest.raises(InvalidSetting, match=why):
             load_plan(file, "replay")
     file.write_bytes(b"\xff\x00")

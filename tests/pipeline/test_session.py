@@ -37,11 +37,11 @@ def fake_java(home: Path, version: str, modules: str = MODULES, script: str = "e
 
 
 def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
-    told, other = fake_java(tmp_path / "told", "21.0.8"), fake_java(tmp_path / "other", "17.0.1")
+    reported, other = fake_java(tmp_path / "reported", "21.0.8"), fake_java(tmp_path / "other", "17.0.1")
 
-    found = find_java({"JAVA_HOME": str(told), "PATH": str(other / "bin")})
+    found = find_java({"JAVA_HOME": str(reported), "PATH": str(other / "bin")})
 
-    assert found == (told, 21, False)
+    assert found == (reported, 21, False)
 
 
 def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_no_test_can_end_the_session_of_all(spark: SparkSession) -> None:
 
 
 def test_openq_errors_are_found_in_errors_of_spark() -> None:
-    told = (
+    reported = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read:\n"
         "Traceback (most recent call last):\n"
         '  File "x.py", line 1, in f\n'
@@ -213,7 +213,7 @@ def test_openq_errors_are_found_in_errors_of_spark() -> None:
         "SQLSTATE: 38000"
     )
 
-    assert reason(RuntimeError(told)) == "there is no option 'queus': did you mean queues?"
+    assert reason(RuntimeError(reported)) == "there is no option 'queus': did you mean queues?"
     assert reason(InvalidSetting("so it is")) == "so it is"
     assert reason(RuntimeError("something else")) is None
 

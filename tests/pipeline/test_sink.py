@@ -213,8 +213,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def writer(server: Served, kind: StructType = PLAIN, **options: object) -> BatchWriter:
-    told = {name: str(value) for name, value in options.items()}
-    return make_writer({"url": server.url, **told}, kind, False)
+    given = {name: str(value) for name, value in options.items()}
+    return make_writer({"url": server.url, **given}, kind, False)
 
 
 def drained(server: Served, name: str) -> list[bytes]:

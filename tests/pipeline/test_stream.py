@@ -68,8 +68,8 @@ def test_a_stream_begins_at_its_starting_offsets(journal: Journal) -> None:
     journal.publish(*numbered(5, 5))
 
     def read(starting: str | None = None, **options: object) -> list[bytes]:
-        told = {} if starting is None else {"startingOffsets": starting}
-        return flat(StreamRunner(path=journal.path, **told, **options).run())
+        given = {} if starting is None else {"startingOffsets": starting}
+        return flat(StreamRunner(path=journal.path, **given, **options).run())
 
     assert read() == read("earliest") == numbered(10)
     assert read("latest") == []

@@ -33,8 +33,8 @@ def publish(server: Served, queue: str, bodies: list[bytes]) -> list[str]:
 
 
 def stats(server: Served, queue: str) -> tuple[int, int]:
-    told = json.loads(server.get(f"/api/v1/queues/{queue}/stats")[1])
-    return told["ready"], told["in_flight"]
+    reported = json.loads(server.get(f"/api/v1/queues/{queue}/stats")[1])
+    return reported["ready"], reported["in_flight"]
 
 
 def ready(server: Served, queue: str) -> int:

@@ -33,8 +33,8 @@ def python_with(name: str, *requirements: str) -> Path:
         _run([sys.executable, "-m", "venv", "--without-pip", str(place)], f"the environment {name}")
         install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
         # What is used is compiled when it is used: a small part of it all.
-        patience = ["--disable-pip-version-check", "--no-compile", "--retries", "2", "--timeout", "20"]
-        _run([*install, *patience, *requirements], f"{' '.join(requirements)} from the package index")
+        pip_options = ["--disable-pip-version-check", "--no-compile", "--retries", "2", "--timeout", "20"]
+        _run([*install, *pip_options, *requirements], f"{' '.join(requirements)} from the package index")
 
     _made_once(name, (sys.version, *requirements), make)
     return python

@@ -1,4 +1,4 @@
-"""The AWS SDK for JavaScript, which checks every MD5 that it is told."""
+"""The AWS SDK for JavaScript, which checks every MD5 that it is reported."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def test_an_unauthorized_client_cannot_learn_whether_a_queue_exists(guarded: Gua
     def arn(url: str) -> str:
         return str(json.loads(redriven(url)["RedrivePolicy"])["deadLetterTargetArn"])
 
-    def told(url: str) -> list[str]:
+    def reported(url: str) -> list[str]:
         name = url.rpartition("/")[2]
         named: dict[str, Any] = {"QueueUrl": url}
         calls: list[tuple[str, dict[str, Any]]] = [
@@ -322,7 +322,7 @@ def test_an_unauthorized_client_cannot_learn_whether_a_queue_exists(guarded: Gua
             found.append(f"{verb}: {error['Code']} {error['Message'].replace(name, 'NAME')}")
         return found
 
-    assert told(there) == told(missing)
+    assert reported(there) == reported(missing)
 
 
 def _may_tag(sqs: Any, url: str) -> bool:

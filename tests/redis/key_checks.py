@@ -96,7 +96,7 @@ class KeyChecker:
         self.leases = keys.hash("o")
         self.in_runs = [seq for run in self.runs.values() for seq in seqs_of_run(run)]
         self.delayed = keys.sorted("d")
-        self.lanes = {name: keys.sorted(name) for name in keys.names if name.startswith("r:")}
+        self.ready_lists = {name: keys.sorted(name) for name in keys.names if name.startswith("r:")}
         self.skipped = keys.sorted("sk")
         self.tail = [
             seq
@@ -110,7 +110,7 @@ class KeyChecker:
         return self.state.get(name, 0)
 
     def check(self) -> None:
-        assert "ob" not in self.keys.names, "something is in limbo"
+        assert "ob" not in self.keys.names, "the outbox is not empty"
         assert "oc" not in self.keys.names, "a claim for nothing"
         self.check_places()
         self.check_counts()
@@ -122,35 +122,35 @@ class KeyChecker:
         else:
             self.check_turns()
 
-    def in_lanes(self) -> list[str]:
-        return [seq for lane in self.lanes.values() for seq in lane]
+    def in_ready_lists(self) -> list[str]:
+        return [seq for ready_list in self.ready_lists.values() for seq in ready_list]
 
     def live(self) -> set[str]:
-        return {*self.in_lanes(), *self.delayed, *self.leases, *self.in_runs, *self.tail}
+        return {*self.in_ready_lists(), *self.delayed, *self.leases, *self.in_runs, *self.tail}
 
     def check_places(self) -> None:
-        lanes = self.in_lanes()
+        ready_lists = self.in_ready_lists()
         elsewhere = [*self.leases, *self.in_runs, *self.tail, *(() if self.view.fifo else self.delayed)]
-        places = Counter([*lanes, *elsewhere])
+        places = Counter([*ready_lists, *elsewhere])
         assert set(places.values()) <= {1}, f"in two places: {places}"
         if self.view.fifo:
-            assert set(self.delayed) <= set(lanes), "delayed, and not in line"
+            assert set(self.delayed) <= set(ready_lists), "delayed, and not in line"
         assert set(self.extras) <= set(places), "an extra of no message"
-        assert {*lanes, *self.delayed} <= set(self.extras), "in line without an extra"
+        assert {*ready_lists, *self.delayed} <= set(self.extras), "in line without an extra"
         assert set(self.edited) == {seq for seq, options in self.extras.items() if "E" in options}
         for seq in places:
             assert seq in self.records or seq in self.edited, f"{seq} has no record"
         assert set(self.without_entry) == {seq for seq, options in self.extras.items() if "S" in options}
         for seq in places:
             assert (seq in self.records) == (seq not in self.without_entry), f"{seq}: where is its record"
-        for name, lane in self.lanes.items():
-            for seq, score in lane.items():
+        for name, ready_list in self.ready_lists.items():
+            for seq, score in ready_list.items():
                 assert score == int(seq)
-                assert name == self.lane_of(self.extras[seq]), f"{seq} is in {name}"
+                assert name == self.ready_list_of(self.extras[seq]), f"{seq} is in {name}"
         for seq, due in self.delayed.items():
             assert self.extras[seq]["d"] == due
 
-    def lane_of(self, options: dict[str, Any]) -> str:
+    def ready_list_of(self, options: dict[str, Any]) -> str:
         group = "+" + options["g"] if "g" in options else "-"
         return f"r:{group}" if self.view.fifo else f"r:{self.rank(options)}:{group}"
 
@@ -159,13 +159,13 @@ class KeyChecker:
         return min(options.get("p", 0), 255 if most is None else most)
 
     def check_counts(self) -> None:
-        back = len(self.lanes.get(PLAIN, ())) if not self.view.fifo else 0
+        back = len(self.ready_lists.get(PLAIN, ())) if not self.view.fifo else 0
         assert self.field("pl") == len(self.tail)
         assert self.field("bk") == back
-        assert self.field("mx") == len(self.in_lanes()) - back
+        assert self.field("mx") == len(self.in_ready_lists()) - back
         assert self.field("sk") == len(self.skipped)
         assert self.field("rc") == len(self.in_runs)
-        waiting = {*self.in_lanes(), *self.delayed, *self.tail}
+        waiting = {*self.in_ready_lists(), *self.delayed, *self.tail}
         assert self.field("by") == sum(map(self.size, waiting))
 
     def size(self, seq: str) -> int:
@@ -210,7 +210,7 @@ class KeyChecker:
             else:
                 bound["b:" + holder].remove("L" + number)
         assert not deadlines, "a deadline of no lease"
-        assert not any(bound.values()), "held, and not lent"
+        assert not any(bound.values()), "held, and not leased"
 
     def check_limits(self) -> None:
         """What is in flight is counted for each key with a limit; those at it are blocked."""
@@ -233,11 +233,13 @@ class KeyChecker:
         assert set(self.keys.hash("kp")) <= blocked
 
     def check_turns(self) -> None:
-        """Where lanes take turns, each has one place in the line of its level."""
+        """Where ready_lists take turns, each has one place in the line of its level."""
         if not self.field("mx"):
             return
-        wanted = {name.removeprefix("r:") for name in self.lanes}
-        parked = {lane for lane in wanted if lane.partition(":")[2] in self.keys.sorted("kb")}
+        wanted = {name.removeprefix("r:") for name in self.ready_lists}
+        parked = {
+            ready_list for ready_list in wanted if ready_list.partition(":")[2] in self.keys.sorted("kb")
+        }
         known = {f"{rank}:{g}" for g, ranks in self.keys.hash("kp").items() for rank in ranks.split(",")}
         assert parked <= known, "parked, and nobody knows"
         wanted -= parked
@@ -248,7 +250,7 @@ class KeyChecker:
             if name.startswith("t:"):
                 found += [f"{name.removeprefix('t:')}:{group}" for group in self.keys.list(name)]
         assert sorted(found) == sorted(wanted)
-        ranks = {lane.partition(":")[0] for lane in wanted} - {"0"}
+        ranks = {ready_list.partition(":")[0] for ready_list in wanted} - {"0"}
         assert ranks <= set(self.keys.sorted("p")), "a level that nobody looks at"
 
     def check_groups(self) -> None:
@@ -265,11 +267,13 @@ class KeyChecker:
             for name in self.keys.names
             if name.startswith("og:")
         } == out
-        groups = {name.removeprefix("r:"): lane for name, lane in self.lanes.items()}
-        assert self.keys.sorted("gs") == {group: min(lane.values()) for group, lane in groups.items()}
+        groups = {name.removeprefix("r:"): ready_list for name, ready_list in self.ready_lists.items()}
+        assert self.keys.sorted("gs") == {
+            group: min(ready_list.values()) for group, ready_list in groups.items()
+        }
         wanted: dict[str, int] = {}
-        for group, lane in groups.items():
-            first = min(lane, key=int)
+        for group, ready_list in groups.items():
+            first = min(ready_list, key=int)
             if group in self.keys.sorted("kb"):
                 continue
             if first not in self.delayed and not any(int(seq) < int(first) for seq in out.get(group, ())):

@@ -117,12 +117,12 @@ class CountingModel(Model):
     def receive(
         self, q: ModelQueue, limit: int, lease_ms: int | None, types: frozenset[str] | None
     ) -> list[Item]:
-        lent = super().receive(q, limit, lease_ms, types)
-        self.count(q, "delivered", len(lent))
-        self.count(q, "redelivered", sum(item.count > 1 for item in lent))
+        leased = super().receive(q, limit, lease_ms, types)
+        self.count(q, "delivered", len(leased))
+        self.count(q, "redelivered", sum(item.count > 1 for item in leased))
         if q.settings.max_receives is None:
-            self.count(q, "stuck", sum(item.count == 10 for item in lent))
-        return lent
+            self.count(q, "stuck", sum(item.count == 10 for item in leased))
+        return leased
 
 
 class KnownReceipt:
@@ -279,16 +279,16 @@ class ModelMachine(RuleBasedStateMachine):
         )
 
     def compare_queue(
-        self, queue: ModelQueue, ready: list[Entry], delayed: list[Entry], lent: list[Delivery]
+        self, queue: ModelQueue, ready: list[Entry], delayed: list[Entry], leased: list[Delivery]
     ) -> None:
         broker, name = self.broker, queue.name
-        everything = sorted([*ready, *delayed, *(d.entry for d in lent)], key=lambda entry: entry.seq)
+        everything = sorted([*ready, *delayed, *(d.entry for d in leased)], key=lambda entry: entry.seq)
         items = sorted(queue.items, key=lambda item: item.seq)
         assert [(e.body, e.priority, e.group) for e in everything] == [
             (i.body, i.priority, i.group) for i in items
         ], name
         seqs = {item.seq: entry.seq for item, entry in zip(items, everything, strict=True)}
-        leases = {delivery.entry.seq: delivery for delivery in lent}
+        leases = {delivery.entry.seq: delivery for delivery in leased}
         for item, entry in zip(items, everything, strict=True):
             self.compare_one(item, entry, leases.get(entry.seq))
         in_order = [seqs[i.seq] for i in queue.in_order() if i.seq not in queue.delayed]
@@ -311,7 +311,7 @@ class ModelMachine(RuleBasedStateMachine):
         assert (stats.ready, stats.delayed, stats.in_flight) == (
             len(ready),
             len(queue.delayed),
-            len(queue.lent()),
+            len(queue.leased()),
         )
         assert stats.waiting_bytes == sum(len(item.body) for item in waiting)
         wanted = self.model.counters[queue.name]

@@ -326,7 +326,7 @@ class Sentinel:
 
     @property
     def master(self) -> Server:
-        """Whom the sentinels call so."""
+        """The server that the sentinels name."""
         for sentinel in self.sentinels:
             with suppress(OSError):
                 _, port = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)

@@ -1,4 +1,4 @@
-"""Tests of the library that are told again on Redis: the same functions, with another place to be in."""
+"""Tests of the library that run on Redis too: the same functions with another target."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ command = "openq queue purge {queue}"
 
 
 @pytest.fixture
-def told() -> Iterator[Receivers]:
+def receiving() -> Iterator[Receivers]:
     with receivers() as found:
         yield found
 
 
 @pytest.fixture
-def servers(redis_server: Server, tmp_path: Path, told: Receivers) -> Iterator[list[Served]]:
-    config = str(told.write(tmp_path, RULE))
+def servers(redis_server: Server, tmp_path: Path, receiving: Receivers) -> Iterator[list[Served]]:
+    config = str(receiving.write(tmp_path, RULE))
     flags = ["--store", redis_server.url, "--profile", "fast", "--config", config]
     with ExitStack() as stack:
         found = [Served(flags, free_port()) for _ in range(2)]
@@ -54,14 +54,14 @@ def fill(client: Client, queue: str) -> None:
 
 
 def test_one_server_notifies_and_another_takes_over_without_repeating_it(
-    servers: list[Served], told: Receivers
+    servers: list[Served], receiving: Receivers
 ) -> None:
     clients = [Client(each.url) for each in servers]
     until(lambda: [evaluates(each) for each in servers].count(True) == 1)
     owner = [evaluates(each) for each in servers].index(True)
     other = 1 - owner
     fill(clients[other], "many")
-    first = told.until_told("many", "firing")
+    first = receiving.until_notified("many", "firing")
 
     def shown() -> list[dict[str, object]]:
         found: list[dict[str, object]] = clients[other].get("/alerts?state=firing&alert=many").value["alerts"]
@@ -72,12 +72,16 @@ def test_one_server_notifies_and_another_takes_over_without_repeating_it(
     servers[owner].kill()
     until(lambda: evaluates(servers[other]), "the other one takes over")
     fill(clients[other], "more")
-    until(lambda: len(told.hooks("many", "firing")) == 2)
+    until(lambda: len(receiving.hooks("many", "firing")) == 2)
     clients[other].post("/queues/many/purge")
     clients[other].post("/queues/more/purge")
-    until(lambda: len(told.hooks("many", "resolved")) == 2 and len(told.mails("many", "resolved")) == 2)
+    until(
+        lambda: (
+            len(receiving.hooks("many", "resolved")) == 2 and len(receiving.mails("many", "resolved")) == 2
+        )
+    )
 
-    subjects = [each["labels"]["queue"] for each in told.hooks("many", "firing")]
+    subjects = [each["labels"]["queue"] for each in receiving.hooks("many", "firing")]
     assert sorted(subjects) == ["many", "more"]
-    assert sorted(each["labels"]["queue"] for each in told.hooks("many", "resolved")) == ["many", "more"]
-    told.no_secrets(*servers[other].log)
+    assert sorted(each["labels"]["queue"] for each in receiving.hooks("many", "resolved")) == ["many", "more"]
+    receiving.no_secrets(*servers[other].log)

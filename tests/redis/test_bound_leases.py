@@ -1,4 +1,4 @@
-"""Leases that are bound to a connection end with the process that held it, whoever is left to notice."""
+"""Leases that are bound to a connection end with the process that held it, whichever process notices."""
 
 from __future__ import annotations
 

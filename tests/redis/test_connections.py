@@ -27,7 +27,7 @@ from tests.redis.servers import Server, fake_server, replicated, single, until_r
 from tests.serving import free_port
 
 Story = Callable[[Calls], Any]
-Tell = Callable[[str, Story], Any]
+RunStory = Callable[[str, Story], Any]
 
 
 def by_thread(url: str, story: Story) -> Any:
@@ -38,8 +38,8 @@ def by_thread(url: str, story: Story) -> Any:
         calls.close()
 
 
-def _by_loop(run: Callable[..., Any]) -> Tell:
-    def tell(url: str, story: Story) -> Any:
+def _by_loop(run: Callable[..., Any]) -> RunStory:
+    def run_story(url: str, story: Story) -> Any:
         async def main() -> Any:
             calls = Calls(parse(url), loop=asyncio.get_running_loop())
             try:
@@ -50,7 +50,7 @@ def _by_loop(run: Callable[..., Any]) -> Tell:
 
         return run(main())
 
-    return tell
+    return run_story
 
 
 WAYS = [
@@ -58,12 +58,12 @@ WAYS = [
     pytest.param(_by_loop(asyncio.run), id="asyncio"),
     pytest.param(_by_loop(uvloop.run), id="uvloop"),
 ]
-either_way = pytest.mark.parametrize("tell", WAYS)
+either_way = pytest.mark.parametrize("run_story", WAYS)
 
 
 @pytest.mark.parametrize("redis_server", versions(), indirect=True, ids=str)
 @either_way
-def test_replies_are_bytes_numbers_and_lists(redis_server: Server, tell: Tell) -> None:
+def test_replies_are_bytes_numbers_and_lists(redis_server: Server, run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         assert calls.call(b"a", "SET", b"a", 5) == b"OK"
         assert calls.call(b"a", b"INCR", "a") == 6
@@ -71,11 +71,11 @@ def test_replies_are_bytes_numbers_and_lists(redis_server: Server, tell: Tell) -
         assert calls.call(b"h", "HSET", "h", "\u00e9", b"\x00\r\n") == 1
         assert calls.call(b"h", "HGETALL", "h") == ["\u00e9".encode(), b"\x00\r\n"]
 
-    tell(redis_server.url, story)
+    run_story(redis_server.url, story)
 
 
 @either_way
-def test_errors_have_types(redis_server: Server, tell: Tell) -> None:
+def test_errors_have_types(redis_server: Server, run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         calls.call(b"s", "SET", "s", "text")
         with pytest.raises(StoreError, match="WRONGTYPE"):
@@ -84,11 +84,11 @@ def test_errors_have_types(redis_server: Server, tell: Tell) -> None:
             calls.call(b"s", "EVAL", "return redis.error_reply('OQ gone the message is gone')", 0)
         assert (refused.value.code, refused.value.text) == ("gone", "the message is gone")
 
-    tell(redis_server.url, story)
+    run_story(redis_server.url, story)
 
 
 @either_way
-def test_a_redis_without_room_is_full(tell: Tell) -> None:
+def test_a_redis_without_room_is_full(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         calls.call(b"a", "SET", "a", 1)
         calls.call(b"a", "CONFIG", "SET", "maxmemory", 1)
@@ -97,11 +97,11 @@ def test_a_redis_without_room_is_full(tell: Tell) -> None:
         assert calls.call(b"a", "GET", "a") == b"1"
 
     with single() as server:
-        tell(server.url, story)
+        run_story(server.url, story)
 
 
 @either_way
-def test_many_gives_errors_as_items_and_keeps_the_order(redis_server: Server, tell: Tell) -> None:
+def test_many_gives_errors_as_items_and_keeps_the_order(redis_server: Server, run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         replies = calls.many(
             [(b"a", ("SET", "a", "x")), (b"a", ("INCR", "a")), (b"a", ("GET", "a")), (b"a", ("DEL", "a"))]
@@ -110,11 +110,11 @@ def test_many_gives_errors_as_items_and_keeps_the_order(redis_server: Server, te
         assert [replies[0], *replies[2:]] == [b"OK", b"x", 1]
         assert calls.many([]) == []
 
-    tell(redis_server.url, story)
+    run_story(redis_server.url, story)
 
 
 @either_way
-def test_large_values_pass_both_ways(redis_server: Server, tell: Tell) -> None:
+def test_large_values_pass_both_ways(redis_server: Server, run_story: RunStory) -> None:
     large = os.urandom(5_000_000)
 
     def story(calls: Calls) -> None:
@@ -122,11 +122,11 @@ def test_large_values_pass_both_ways(redis_server: Server, tell: Tell) -> None:
         replies = calls.many([(b"large", ("GET", "large"))] * 4)
         assert replies == [large] * 4
 
-    tell(redis_server.url, story)
+    run_story(redis_server.url, story)
 
 
 @either_way
-def test_a_password_a_database_and_a_name(tell: Tell) -> None:
+def test_a_password_a_database_and_a_name(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         calls.call(b"a", "SET", "a", 1)
         assert b"name=openq" in calls.call(b"a", "CLIENT", "INFO")
@@ -134,21 +134,22 @@ def test_a_password_a_database_and_a_name(tell: Tell) -> None:
     with single() as server:
         server.ask("CONFIG", "SET", "requirepass", "se/cret")
         where = f"127.0.0.1:{server.port}"
-        tell(f"redis://:se%2Fcret@{where}/3", story)
+        run_story(f"redis://:se%2Fcret@{where}/3", story)
         assert (
-            tell(f"redis://default:se%2Fcret@{where}/3", lambda calls: calls.call(b"a", "GET", "a")) == b"1"
+            run_story(f"redis://default:se%2Fcret@{where}/3", lambda calls: calls.call(b"a", "GET", "a"))
+            == b"1"
         )
         for wrong in (f"redis://:wrong@{where}", f"redis://{where}"):
             # Nobody waits for a password to become right.
             with pytest.raises(StoreError, match=r"WRONGPASS|NOAUTH") as refused:
-                tell(wrong, lambda calls: calls.call(b"a", "GET", "a"))
+                run_story(wrong, lambda calls: calls.call(b"a", "GET", "a"))
             assert not isinstance(refused.value, StoreUnavailable)
 
 
 @either_way
-def test_a_unix_socket(tmp_path: Path, tell: Tell) -> None:
+def test_a_unix_socket(tmp_path: Path, run_story: RunStory) -> None:
     with single("--unixsocket", str(tmp_path / "s")):
-        assert tell(f"redis+unix://{tmp_path / 's'}", lambda calls: calls.call(b"a", "PING")) == b"PONG"
+        assert run_story(f"redis+unix://{tmp_path / 's'}", lambda calls: calls.call(b"a", "PING")) == b"PONG"
 
 
 def started_with_tls(*options: str) -> Server:
@@ -162,7 +163,7 @@ def started_with_tls(*options: str) -> Server:
 
 
 @either_way
-def test_tls(tmp_path: Path, tell: Tell) -> None:
+def test_tls(tmp_path: Path, run_story: RunStory) -> None:
     cert, key, authority = make_certificate(tmp_path)
     port = free_port()
     large = b"x" * 1_000_000
@@ -176,10 +177,10 @@ def test_tls(tmp_path: Path, tell: Tell) -> None:
         *("--tls-ca-cert-file", str(authority), "--tls-auth-clients", "no"),
     )
     try:
-        assert tell(f"rediss://127.0.0.1:{port}?ca={authority}", story) == large
-        assert tell(f"rediss://127.0.0.1:{port}?insecure=yes", story) == large
+        assert run_story(f"rediss://127.0.0.1:{port}?ca={authority}", story) == large
+        assert run_story(f"rediss://127.0.0.1:{port}?insecure=yes", story) == large
         with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
-            tell(f"rediss://127.0.0.1:{port}?reconnect=0", story)
+            run_story(f"rediss://127.0.0.1:{port}?reconnect=0", story)
     finally:
         server.discard()
 
@@ -325,7 +326,7 @@ def test_an_interrupted_caller_leaves_the_others_their_replies(redis_server: Ser
 
 
 @either_way
-def test_a_call_waits_until_redis_is_back(tell: Tell) -> None:
+def test_a_call_waits_until_redis_is_back(run_story: RunStory) -> None:
     with single() as server:
 
         def story(calls: Calls) -> None:
@@ -338,11 +339,11 @@ def test_a_call_waits_until_redis_is_back(tell: Tell) -> None:
             assert calls.call(b"a", "INCR", "a") == 1
             comeback.join()
 
-        tell(server.url, story)
+        run_story(server.url, story)
 
 
 @either_way
-def test_a_call_gives_up_in_the_end(tell: Tell) -> None:
+def test_a_call_gives_up_in_the_end(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         with pytest.raises(StoreUnavailable, match="nothing was done") as lost:
             calls.call(b"a", "INCR", "a")
@@ -350,7 +351,7 @@ def test_a_call_gives_up_in_the_end(tell: Tell) -> None:
         replies = calls.many([(b"a", ("GET", "a"))] * 2)
         assert [type(reply) for reply in replies] == [StoreUnavailable] * 2
 
-    tell(f"redis://127.0.0.1:{free_port()}?reconnect=0.1", story)
+    run_story(f"redis://127.0.0.1:{free_port()}?reconnect=0.1", story)
 
 
 @contextmanager
@@ -389,27 +390,27 @@ def closing_server(times: int) -> Iterator[tuple[int, list[bytes]]]:
 
 
 @either_way
-def test_a_call_whose_outcome_is_unknown_is_not_repeated(tell: Tell) -> None:
+def test_a_call_whose_outcome_is_unknown_is_not_repeated(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         with pytest.raises(StoreUnavailable, match="outcome is unknown") as lost:
             calls.call(b"a", "INCR", "a")
         assert lost.value.sent
 
     with closing_server(1) as (port, commands):
-        tell(f"redis://127.0.0.1:{port}?profile=fast", story)
+        run_story(f"redis://127.0.0.1:{port}?profile=fast", story)
         assert len(commands) == 1
 
 
 @either_way
-def test_a_call_that_may_be_done_twice_is_repeated(tell: Tell) -> None:
+def test_a_call_that_may_be_done_twice_is_repeated(run_story: RunStory) -> None:
     with closing_server(2) as (port, commands):
         url = f"redis://127.0.0.1:{port}?profile=fast"
-        assert tell(url, lambda calls: calls.call(b"a", "SET", "a", 1, idempotent=True)) == b"DONE"
+        assert run_story(url, lambda calls: calls.call(b"a", "SET", "a", 1, idempotent=True)) == b"DONE"
         assert commands == [pack(("SET", "a", 1))] * 3
 
 
 @either_way
-def test_a_server_that_does_not_answer_is_dropped(tell: Tell) -> None:
+def test_a_server_that_does_not_answer_is_dropped(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         calls.call(b"a", "PING")
         server.freeze()
@@ -422,11 +423,11 @@ def test_a_server_that_does_not_answer_is_dropped(tell: Tell) -> None:
         assert calls.call(b"a", "PING") == b"PONG"
 
     with single() as server:
-        tell(f"{server.url}?timeout=1", story)
+        run_story(f"{server.url}?timeout=1", story)
 
 
 @either_way
-def test_a_server_that_speaks_another_protocol_is_one_typed_error(tell: Tell) -> None:
+def test_a_server_that_speaks_another_protocol_is_one_typed_error(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="does not answer as Redis does: got") as lost:
@@ -435,29 +436,29 @@ def test_a_server_that_speaks_another_protocol_is_one_typed_error(tell: Tell) ->
             assert str(lost.value).count("Redis is not available") == 1
 
     with fake_server() as port:
-        tell(f"redis://127.0.0.1:{port}?reconnect=0", story)
+        run_story(f"redis://127.0.0.1:{port}?reconnect=0", story)
 
 
 @either_way
-def test_a_server_that_turns_to_another_protocol_leaves_the_outcome_unknown(tell: Tell) -> None:
+def test_a_server_that_turns_to_another_protocol_leaves_the_outcome_unknown(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         with pytest.raises(StoreUnavailable, match="does not answer as Redis does: got") as lost:
             calls.call(b"a", "INCR", "a")
         assert lost.value.sent
 
     with fake_server(greets=True) as port:
-        tell(f"redis://127.0.0.1:{port}?profile=fast&reconnect=0", story)
+        run_story(f"redis://127.0.0.1:{port}?profile=fast&reconnect=0", story)
 
 
 @either_way
-def test_a_port_that_accepts_and_says_nothing_is_one_typed_error(tell: Tell) -> None:
+def test_a_port_that_accepts_and_says_nothing_is_one_typed_error(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         with pytest.raises(StoreUnavailable, match="no answer in time") as lost:
             calls.call(b"a", "INCR", "a")
         assert not lost.value.sent
 
     with socket.create_server(("127.0.0.1", free_port())) as listener:
-        tell(f"redis://127.0.0.1:{listener.getsockname()[1]}?timeout=0.2&reconnect=0", story)
+        run_story(f"redis://127.0.0.1:{listener.getsockname()[1]}?timeout=0.2&reconnect=0", story)
 
 
 def test_a_closed_link_takes_nothing(redis_server: Server) -> None:
@@ -475,7 +476,7 @@ def test_a_closed_link_takes_nothing(redis_server: Server) -> None:
 
 
 @either_way
-def test_a_safe_write_waits_for_its_replica(tell: Tell) -> None:
+def test_a_safe_write_waits_for_its_replica(run_story: RunStory) -> None:
     with replicated(1) as group:
 
         def story(calls: Calls) -> None:
@@ -483,18 +484,18 @@ def test_a_safe_write_waits_for_its_replica(tell: Tell) -> None:
                 calls.call(b"a", "SET", "a", number)
                 calls.wait_for_copies()
                 assert group.replicas[0].ask("GET", "a") == str(number)
-            told: list[Any] = []
+            reported: list[Any] = []
             calls.call(b"a", "SET", "a", "last")
-            calls.after_copies(told.append)
+            calls.after_copies(reported.append)
             calls.wait_for_copies()
-            assert told == [None]
+            assert reported == [None]
             assert group.replicas[0].ask("GET", "a") == "last"
 
-        tell(group.url, story)
+        run_story(group.url, story)
 
 
 @either_way
-def test_a_write_that_its_replica_does_not_confirm_is_not_certain(tell: Tell) -> None:
+def test_a_write_that_its_replica_does_not_confirm_is_not_certain(run_story: RunStory) -> None:
     with replicated(1) as group:
 
         def story(calls: Calls) -> None:
@@ -508,30 +509,30 @@ def test_a_write_that_its_replica_does_not_confirm_is_not_certain(tell: Tell) ->
             calls.call(b"a", "SET", "a", 3)
             calls.wait_for_copies()
 
-        tell(f"{group.url}?timeout=1", story)
+        run_story(f"{group.url}?timeout=1", story)
 
 
 @either_way
-def test_the_fast_profile_and_a_lone_server_wait_for_nobody(tell: Tell) -> None:
+def test_the_fast_profile_and_a_lone_server_wait_for_nobody(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         calls.call(b"a", "SET", "a", 1)
         calls.wait_for_copies()
-        told: list[Any] = []
-        calls.after_copies(told.append)
-        assert told == [None]
+        reported: list[Any] = []
+        calls.after_copies(reported.append)
+        assert reported == [None]
 
     with replicated(1) as group:
         for server in (group.master, group.replicas[0]):
             server.ask("CONFIG", "RESETSTAT")
-        tell(f"{group.url}?profile=fast", story)
+        run_story(f"{group.url}?profile=fast", story)
         group.replicas[0].ask("REPLICAOF", "NO", "ONE")
         until_reachable(lambda: group.master.info("replication")["connected_slaves"] == "0", "alone")
-        tell(group.url, story)
+        run_story(group.url, story)
         assert "cmdstat_wait" not in group.master.info("commandstats")
 
 
 @either_way
-def test_what_a_lost_connection_wrote_is_not_confirmed_by_the_next(tell: Tell) -> None:
+def test_what_a_lost_connection_wrote_is_not_confirmed_by_the_next(run_story: RunStory) -> None:
     with replicated(1) as group:
 
         def story(calls: Calls) -> None:
@@ -544,11 +545,11 @@ def test_what_a_lost_connection_wrote_is_not_confirmed_by_the_next(tell: Tell) -
             calls.call(b"a", "SET", "a", 2)
             calls.wait_for_copies()
 
-        tell(group.url, story)
+        run_story(group.url, story)
 
 
 @either_way
-def test_a_later_write_does_not_answer_for_one_of_a_lost_connection(tell: Tell) -> None:
+def test_a_later_write_does_not_answer_for_one_of_a_lost_connection(run_story: RunStory) -> None:
     with replicated(1) as group:
 
         def story(calls: Calls) -> None:
@@ -560,11 +561,11 @@ def test_a_later_write_does_not_answer_for_one_of_a_lost_connection(tell: Tell) 
             calls.call(b"b", "SET", "b", 2)
             calls.wait_for_copies()
 
-        tell(group.url, story)
+        run_story(group.url, story)
 
 
 @either_way
-def test_work_apart_does_not_answer_for_what_was_written_before(tell: Tell) -> None:
+def test_work_apart_does_not_answer_for_what_was_written_before(run_story: RunStory) -> None:
     with replicated(1) as group:
 
         def story(calls: Calls) -> None:
@@ -580,7 +581,7 @@ def test_work_apart_does_not_answer_for_what_was_written_before(tell: Tell) -> N
             calls.wait_for_copies()
             assert group.replicas[0].ask("GET", "b") == "2"
 
-        tell(group.url, story)
+        run_story(group.url, story)
 
 
 def test_those_who_wait_for_copies_at_the_same_time_ask_once(tmp_path: Path) -> None:
@@ -605,7 +606,7 @@ def test_those_who_wait_for_copies_at_the_same_time_ask_once(tmp_path: Path) -> 
 
 @pytest.mark.skipif(all(kind.version < (7, 2) for kind in versions()), reason="no server has WAITAOF")
 @either_way
-def test_a_server_with_a_file_is_asked_for_its_disk(tell: Tell) -> None:
+def test_a_server_with_a_file_is_asked_for_its_disk(run_story: RunStory) -> None:
     kind = next(kind for kind in versions() if kind.version >= (7, 2))
 
     def story(calls: Calls) -> None:
@@ -613,7 +614,7 @@ def test_a_server_with_a_file_is_asked_for_its_disk(tell: Tell) -> None:
         calls.wait_for_copies()
 
     with single("--appendonly", "yes", "--appendfsync", "always", program=kind.path) as server:
-        tell(server.url, story)
+        run_story(server.url, story)
         assert "cmdstat_waitaof" in server.info("commandstats")
 
 

@@ -169,6 +169,6 @@ def test_a_former_master_confirms_nothing() -> None:
     asked = copies.confirm_request(20.0)
     assert copies.has_open_writes
     assert copies.check_replies(asked, [_info(role="slave"), demoted]) is not None
-    assert not copies.has_open_writes  # who has written nothing here is not told of it for ever
+    assert not copies.has_open_writes  # a caller without writes here is not affected for ever
     with pytest.raises(NotReplicated):
         copies.require(mark)

@@ -1,4 +1,4 @@
-"""Cursors on Redis: a reader that is known is waited for on every queue, whoever serves it; a dead one is not
+"""Cursors on Redis: a reader that is known is waited for on every queue, on any server; a dead one is not
 waited for longer than it asked."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.cli import test_pipeline_cursors as by_command
 from tests.local import test_cursors as of_the_journal
 from tests.redis.servers import FORCED, Server, cluster, replicated, single, until_reachable, versions
 from tests.redis.shared_tests import collect_tests
-from tests.rest import test_subscriptions as by_door
+from tests.rest import test_subscriptions as by_protocol
 from tests.rest.helpers import Client
 from tests.serving import Served, free_port
 
@@ -65,8 +65,8 @@ class CursorStore:
     def hand_around(self, times: int) -> None:
         """One message again and again: two events each time, and nothing else."""
         for _ in range(times):
-            [lent] = self.broker.receive("q")
-            self.broker.nack("q", [(lent.entry.seq, lent.number)], 0)
+            [leased] = self.broker.receive("q")
+            self.broker.nack("q", [(leased.entry.seq, leased.number)], 0)
 
     def kept(self, queue: str = "q") -> int:
         key, _ = stream_keys(self.broker.get_queue(queue))
@@ -380,7 +380,7 @@ def test_a_cursor_holds_the_queues_of_all_nodes_of_a_cluster() -> None:
         assert place.state().lost is None
 
 
-# -- by doors
+# -- by protocols
 
 
 @pytest.fixture
@@ -401,7 +401,7 @@ def client(server: Served) -> Client:
 locals().update(
     {
         name: test
-        for name, test in collect_tests(by_door, "client").items()
+        for name, test in collect_tests(by_protocol, "client").items()
         if "cursor" in name and "shows" not in name
     }
 )

@@ -28,7 +28,7 @@ def broker(redis_server: Server) -> Iterator[RedisBroker]:
 
 
 class Follower:
-    """A reader that continues where it stopped, and counts the gaps that it is told of."""
+    """A reader that continues where it stopped, and counts the gaps that it sees."""
 
     def __init__(self, broker: RedisBroker, after: str | None, wanted: EventFilter = EVERYTHING) -> None:
         self.broker = broker

@@ -321,10 +321,10 @@ def test_servers_go_on_at_every_protocol_and_who_waits_is_served(
         assert there.queue_declare("polled", passive=True).method.message_count == 0
 
 
-def _poll(door: ProtocolServer, url: str) -> dict[str, Any]:
+def _poll(protocols: ProtocolServer, url: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for _ in range(3):  # a poll that was under way may end empty-handed
-        found = door.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)
+        found = protocols.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)
         if found.get("Messages"):
             break
     return found

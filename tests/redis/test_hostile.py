@@ -323,8 +323,8 @@ def test_a_message_that_other_hands_damaged_takes_no_other_with_it(redis_server:
     assert peeked == good
     assert sorted(each.entry.body or b"" for each in deliveries) == good
     assert {each.count for each in deliveries} == {1}
-    assert broker.damage.set_aside() == {"q": 2}
-    assert {each.message_id for each in broker.damage.listed()} == {ids[3], ids[6]}
+    assert broker.inspect.damage.set_aside() == {"q": 2}
+    assert {each.message_id for each in broker.inspect.damage.listed()} == {ids[3], ids[6]}
     assert broker.health().status == "degraded"
     stats = broker.stats("q")
     assert (stats.ready, stats.in_flight, stats.counters["damaged"]) == (0, 8, 2)
@@ -364,7 +364,7 @@ def test_a_message_whose_extra_is_damaged_is_set_aside_and_named(
     assert sorted(_bodies(deliveries), key=str) == [b"0", b"2", b"3"]
     if text is not None:
         assert sorted(peeked, key=str) == [b"0", b"2", b"3"]
-    assert ids[1] in {each.message_id for each in broker.damage.listed() if each.kind == "set_aside"}
+    assert ids[1] in {each.message_id for each in broker.inspect.damage.listed() if each.kind == "set_aside"}
     assert broker.health().status == "degraded"
     assert broker.stats("q").counters["damaged"] == 1
     receipts = [(each.entry.seq, each.number) for each in deliveries]
@@ -409,7 +409,7 @@ def test_an_extra_that_is_damaged_in_flight_holds_nobody_up(
     others = [b"0", b"2"] if text is not None else [b"0", b"1", b"2"]
     assert found[:-1] == (others if verb in ("nack", "expire") else [])
     if text is not None:
-        assert [each.message_id for each in broker.damage.listed()] == [
+        assert [each.message_id for each in broker.inspect.damage.listed()] == [
             broker.inspect.message_id(held[1].entry)
         ]
     assert broker.stats("dead").ready == (0 if verb != "reject" else 3 if text is None else 2)
@@ -458,7 +458,7 @@ def test_records_that_are_gone_hold_nothing_up(redis_server: Server, verb: str) 
     }
     assert found == rest.get(verb, [b"2", b"3"])
     if verb != "purge":
-        assert {each.message_id for each in broker.damage.listed()} == set(ids[:2])
+        assert {each.message_id for each in broker.inspect.damage.listed()} == set(ids[:2])
         assert broker.stats("q").waiting_bytes == 0
     broker.close()
 
@@ -473,27 +473,27 @@ def test_missing_plain_messages_are_counted_and_named_if_they_are_known(redis_se
     redis_server.ask("XDEL", stream, f"{entries[1].seq}-{entries[1].sent_ms}")
 
     held = broker.receive("q", 3)
-    assert broker.damage.listed() == []  # a gap alone is no damage
+    assert broker.inspect.damage.listed() == []  # a gap alone is no damage
     held += broker.receive("q", 3)
 
     assert _bodies(held) == [b"0", b"2", b"3", b"4"]
-    assert {each.message_id for each in broker.damage.listed()} == {ids[1], ids[5]}
+    assert {each.message_id for each in broker.inspect.damage.listed()} == {ids[1], ids[5]}
     # Out in one run: who holds it may ack it, nobody gets it again.
     redis_server.ask("XDEL", stream, f"{held[1].entry.seq}-{held[1].entry.sent_ms}")
     assert len(broker.inspect.deliveries("q")) == 3
     for each in held[:3]:
         broker.nack("q", [(each.entry.seq, each.number)], 0, "no")
     assert _bodies(broker.receive("q", 10)) == [b"0", b"3"]
-    assert broker.damage.set_aside() == {"q": 3}
+    assert broker.inspect.damage.set_aside() == {"q": 3}
     # The next ones are found too, although there are gaps of old.
     more = [broker.publish("q", Draft(b"more %d" % n)) for n in range(3)]
     redis_server.ask("XDEL", stream, redis_server.ask("XREVRANGE", stream, "+", "-", "COUNT", "2")[1][0])
     assert _bodies(broker.receive("q", 10)) == [b"more 0", b"more 2"]
-    assert more[1] in {each.message_id for each in broker.damage.listed()}
+    assert more[1] in {each.message_id for each in broker.inspect.damage.listed()}
     broker.publish_bodies("q", [b"x"] * 3000, 0)
     redis_server.ask("DEL", stream)
     assert broker.receive("q", 10) == []
-    [lost] = [each for each in broker.damage.listed() if each.kind == "lost"]
+    [lost] = [each for each in broker.inspect.damage.listed() if each.kind == "lost"]
     assert (lost.count, lost.queue) == (3000, "q")
     stats = broker.stats("q")
     assert (stats.ready, stats.waiting_bytes, stats.counters["damaged"]) == (0, 0, 3004)
@@ -531,7 +531,7 @@ def test_rows_of_a_batch_that_are_gone_are_named(redis_server: Server) -> None:
     rows = broker.subscriptions.rows("s", formed.batch)
 
     assert [each.body for each in rows.entries] == [b"0", b"2"]
-    assert {each.message_id for each in broker.damage.listed()} == {
+    assert {each.message_id for each in broker.inspect.damage.listed()} == {
         broker.inspect.message_id(e) for e in chosen
     }
     assert broker.subscriptions.ack("s", formed.batch, None) == (4, 0)

@@ -135,23 +135,23 @@ def test_a_waiter_is_called_for_changes_by_another_process_and_for_an_expiry(
     other = RedisBroker(url, clock=clock)
     changed = threading.Event()
 
-    def attend() -> None:
+    def wait_for_change() -> None:
         changed.clear()
         assert broker.kv.add_waiter(KvWaiter("b", "k", changed.set), 1 << 60) is None
 
-    attend()
+    wait_for_change()
     until(changed.is_set, "the subscription is established, after which every waiter asks again")
-    attend()
+    wait_for_change()
     other.kv.put_many("b", [KvPut("k", b"", ttl_ms=1_000)])
     until(changed.is_set, "a put is announced")
-    attend()
+    wait_for_change()
     clock.advance(1)
     until(changed.is_set, "an expiry is announced")
     other.kv.put_many("b", [KvPut("k", b"")])
-    attend()
+    wait_for_change()
     other.kv.delete_many("b", ["k"])
     until(changed.is_set, "a delete is announced")
-    attend()
+    wait_for_change()
     broker.close()
     until(changed.is_set, "closing wakes all")
     other.close()

@@ -122,8 +122,8 @@ def _use(filled: LocalBroker) -> None:
     for each in first[8:]:
         filled.reject("jobs", [(each.entry.seq, each.number)], "bad address")
     filled.receive("jobs", 4, lease_ms=3_600_000)
-    [lent] = filled.receive("orders.fifo", 1)
-    filled.ack_one("orders.fifo", lent.entry.seq, lent.number)
+    [leased] = filled.receive("orders.fifo", 1)
+    filled.ack_one("orders.fifo", leased.entry.seq, leased.number)
 
 
 def drained(place: str | Path, clock: VirtualClock, queue: str) -> list[tuple[bytes | None, int]]:
@@ -334,8 +334,8 @@ def test_deduplication_remembers_what_is_gone_and_what_waits(
     with broker(tmp_path / "source", clock) as source:
         source.declare("q", settings)
         gone = source.publish("q", Draft(b"gone", dedup="a"))
-        [lent] = source.receive("q")
-        source.ack_one("q", lent.entry.seq, lent.number)
+        [leased] = source.receive("q")
+        source.ack_one("q", leased.entry.seq, leased.number)
         waits = source.publish("q", Draft(b"waits", dedup="b"))
     clock.advance(100)
     moved(tmp_path / "source", target, clock)

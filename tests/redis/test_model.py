@@ -128,10 +128,10 @@ class RedisAndModel(ModelMachine):
     def publish(self, name: str, draft: Draft) -> None:
         if self.queue(name) is not None and not self.is_twin(draft):
             try:
-                told: str | OpenQError = self.broker.publish(name, copy.copy(draft))
+                reported: str | OpenQError = self.broker.publish(name, copy.copy(draft))
             except OpenQError as error:
-                told = error
-            self.follow_publish(name, [draft], [told])
+                reported = error
+            self.follow_publish(name, [draft], [reported])
 
     @rule(name=names, some=st.lists(drafts(), min_size=1, max_size=5))
     def publish_many(self, name: str, some: list[Draft]) -> None:
@@ -140,9 +140,9 @@ class RedisAndModel(ModelMachine):
             ids = [each if isinstance(each, OpenQError) else each[0] for each in results]
             self.follow_publish(name, some, ids)
 
-    def follow_publish(self, name: str, some: list[Draft], told: list[str | OpenQError]) -> None:
+    def follow_publish(self, name: str, some: list[Draft], reported: list[str | OpenQError]) -> None:
         queue = self.model.queues[name]
-        for draft, answer in zip(some, told, strict=True):
+        for draft, answer in zip(some, reported, strict=True):
             known = self.find_queue(queue, draft)
             if known is None and queue.is_full(len(draft.body)):
                 assert isinstance(answer, QueueFull)
@@ -195,7 +195,7 @@ class RedisAndModel(ModelMachine):
         broker = self.broker
         view = broker.get_queue(name)
         if view.settings != queue.settings or not view.is_plain:
-            return  # whoever takes the short way has looked whether it is open
+            return  # the fast path has checked that it is open
         if alone:
             seqs = [broker.publish_body(name, body, 1, None, options) for body in bodies]
         else:

@@ -16,7 +16,7 @@ from openq.redis.net.url import parse
 from tests.redis.servers import Cluster, Sentinel, Server, cluster, sentinel
 from tests.serving import free_port
 
-Tell = Callable[[str, Callable[[Calls], Any]], Any]
+RunStory = Callable[[str, Callable[[Calls], Any]], Any]
 
 
 def by_thread(url: str, story: Callable[[Calls], Any]) -> Any:
@@ -39,7 +39,7 @@ def by_loop(url: str, story: Callable[[Calls], Any]) -> Any:
     return asyncio.run(main())
 
 
-either_way = pytest.mark.parametrize("tell", [by_thread, by_loop])
+either_way = pytest.mark.parametrize("run_story", [by_thread, by_loop])
 
 
 @pytest.mark.parametrize("key", [b"foo", b"oq:{17}:q", b"a{}b", b"a{b", b"{a}{b}", b"{{a}}", b""])
@@ -54,7 +54,7 @@ def one_cluster() -> Any:
 
 
 @either_way
-def test_calls_find_their_node(one_cluster: Cluster, tell: Tell) -> None:
+def test_calls_find_their_node(one_cluster: Cluster, run_story: RunStory) -> None:
     keys = [b"k%d" % number for number in range(50)]
 
     def story(calls: Calls) -> None:
@@ -65,19 +65,19 @@ def test_calls_find_their_node(one_cluster: Cluster, tell: Tell) -> None:
         assert isinstance(replies[0], StoreError)
         assert replies[1] == b"v" + keys[1]
 
-    tell(one_cluster.url, story)
+    run_story(one_cluster.url, story)
     assert all(int(server.ask("DBSIZE")) > 0 for server in one_cluster.servers)
 
 
 @either_way
-def test_one_node_is_enough_to_find_the_others(one_cluster: Cluster, tell: Tell) -> None:
+def test_one_node_is_enough_to_find_the_others(one_cluster: Cluster, run_story: RunStory) -> None:
     url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{one_cluster.servers[2].port}"
 
-    assert tell(url, lambda calls: calls.many([(b"%d" % n, ("TTL", n)) for n in range(9)])) == [-2] * 9
+    assert run_story(url, lambda calls: calls.many([(b"%d" % n, ("TTL", n)) for n in range(9)])) == [-2] * 9
 
 
 @either_way
-def test_a_slot_that_moves_is_followed(one_cluster: Cluster, tell: Tell) -> None:
+def test_a_slot_that_moves_is_followed(one_cluster: Cluster, run_story: RunStory) -> None:
     key = b"{moving}:a"
     slot = slot_of(key)
 
@@ -107,7 +107,7 @@ def test_a_slot_that_moves_is_followed(one_cluster: Cluster, tell: Tell) -> None
         assert calls.call(key, "GET", key) == b"here"
         assert calls.call(key, "DEL", key, "{moving}:b") == 2
 
-    tell(one_cluster.url, story)
+    run_story(one_cluster.url, story)
 
 
 def test_a_single_servers_url_does_not_reach_a_cluster(one_cluster: Cluster) -> None:
@@ -119,19 +119,19 @@ def test_a_single_servers_url_does_not_reach_a_cluster(one_cluster: Cluster) -> 
 
 
 @either_way
-def test_nobody_answers(tell: Tell) -> None:
+def test_nobody_answers(run_story: RunStory) -> None:
     def story(calls: Calls) -> None:
         with pytest.raises(StoreUnavailable, match="nothing was done"):
             calls.call(b"a", "SET", "a", 1)
         assert isinstance(calls.many([(b"a", ("GET", "a"))])[0], StoreUnavailable)
 
     for kind in ("redis+cluster://127.0.0.1:%d", "redis+sentinel://127.0.0.1:%d/main"):
-        tell(f"{kind % free_port()}?reconnect=0.1", story)
+        run_story(f"{kind % free_port()}?reconnect=0.1", story)
 
 
 @pytest.mark.slow
 @either_way
-def test_a_clusters_replica_takes_over(tell: Tell) -> None:
+def test_a_clusters_replica_takes_over(run_story: RunStory) -> None:
     with cluster(3, 1) as made:
 
         def story(calls: Calls) -> None:
@@ -147,12 +147,12 @@ def test_a_clusters_replica_takes_over(tell: Tell) -> None:
             assert calls.call(key, "GET", key) == b"1"
             assert calls.call(key, "INCR", key) == 2
 
-        tell(made.url, story)
+        run_story(made.url, story)
 
 
 @pytest.mark.slow
 @either_way
-def test_the_sentinels_name_another_master(tell: Tell) -> None:
+def test_the_sentinels_name_another_master(run_story: RunStory) -> None:
     with sentinel(1) as made:
 
         def story(calls: Calls) -> None:
@@ -163,14 +163,14 @@ def test_the_sentinels_name_another_master(tell: Tell) -> None:
             assert calls.call(b"a", "INCR", "a") == 2
             calls.wait_for_copies()  # the copy that the dead master had is not waited for
 
-        tell(made.url, story)
+        run_story(made.url, story)
 
 
 @pytest.mark.slow
 @either_way
 @pytest.mark.parametrize("kind", ["cluster", "sentinel"])
 def test_a_frozen_master_is_left_when_another_took_its_place_whatever_the_timeout(
-    tell: Tell, kind: str
+    run_story: RunStory, kind: str
 ) -> None:
     """A machine that lost its power answers nothing, and nothing ends its connections."""
     with cluster(3, 1) if kind == "cluster" else sentinel(1) as made:
@@ -188,7 +188,7 @@ def test_a_frozen_master_is_left_when_another_took_its_place_whatever_the_timeou
                 master.thaw()
 
         separator = "&" if "?" in made.url else "?"
-        tell(f"{made.url}{separator}timeout=600", story)
+        run_story(f"{made.url}{separator}timeout=600", story)
 
 
 def _master_of(made: Cluster, key: bytes) -> Server:

@@ -109,23 +109,23 @@ def open_server(redis_server: Server) -> Iterator[OpenServer]:
 
 
 @pytest.fixture
-def door(open_server: OpenServer) -> ProtocolServer:
+def protocols(open_server: OpenServer) -> ProtocolServer:
     return open_server()
 
 
-def test_each_region_has_queues_of_its_own(door: ProtocolServer) -> None:
-    west = boto.client(door.server.url, region="eu-west-1")
-    own_url, west_url = (sqs.create_queue(QueueName="orders")["QueueUrl"] for sqs in (door.sqs, west))
+def test_each_region_has_queues_of_its_own(protocols: ProtocolServer) -> None:
+    west = boto.client(protocols.server.url, region="eu-west-1")
+    own_url, west_url = (sqs.create_queue(QueueName="orders")["QueueUrl"] for sqs in (protocols.sqs, west))
 
     west.send_message(QueueUrl=west_url, MessageBody="west")
 
-    assert "Messages" not in door.sqs.receive_message(QueueUrl=own_url)
+    assert "Messages" not in protocols.sqs.receive_message(QueueUrl=own_url)
     [message] = west.receive_message(QueueUrl=own_url)["Messages"]  # a URL that tells no region
     assert message["Body"] == "west"
     west.delete_message(QueueUrl=west_url, ReceiptHandle=message["ReceiptHandle"])
     assert west.list_queues()["QueueUrls"] == [west_url]
-    assert door.sqs.list_queues()["QueueUrls"] == [own_url]
-    [queue] = door.rest("GET", "accounts/eu-west-1.000000000000/queues")["queues"]
+    assert protocols.sqs.list_queues()["QueueUrls"] == [own_url]
+    [queue] = protocols.rest("GET", "accounts/eu-west-1.000000000000/queues")["queues"]
     assert queue["name"] == "orders"
     west.close()
 
@@ -149,11 +149,11 @@ def taken(channel: BlockingChannel, queue: str, count: int, **more: Any) -> list
     return found
 
 
-# -- each door
+# -- each protocols
 
 
-def test_sqs(door: ProtocolServer) -> None:
-    sqs = door.sqs
+def test_sqs(protocols: ProtocolServer) -> None:
+    sqs = protocols.sqs
     url = sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "30"})["QueueUrl"]
     sent = sqs.send_message(QueueUrl=url, MessageBody="hello")
     batch = [{"Id": str(number), "MessageBody": f"b{number}"} for number in range(10)]
@@ -177,26 +177,26 @@ def test_sqs(door: ProtocolServer) -> None:
     assert set(counts.values()) == {"0"}
 
 
-def test_a_long_poll_is_served_by_a_send(door: ProtocolServer) -> None:
-    sqs = door.sqs
+def test_a_long_poll_is_served_by_a_send(protocols: ProtocolServer) -> None:
+    sqs = protocols.sqs
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     received: list[str] = []
 
     def poll() -> None:
-        found = door.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)
+        found = protocols.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)
         received.extend(each["Body"] for each in found.get("Messages", ()))
 
     waiting = threading.Thread(target=poll)
     waiting.start()
-    until(lambda: b"openq_long_polls 1" in door.server.get("/metrics")[1])
+    until(lambda: b"openq_long_polls 1" in protocols.server.get("/metrics")[1])
     sqs.send_message(QueueUrl=url, MessageBody="now")
     waiting.join(30)
 
     assert received == ["now"]
 
 
-def test_fifo_queues_keep_the_order_of_a_group(door: ProtocolServer) -> None:
-    sqs = door.sqs
+def test_fifo_queues_keep_the_order_of_a_group(protocols: ProtocolServer) -> None:
+    sqs = protocols.sqs
     url = sqs.create_queue(QueueName="jobs.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     for number in range(6):
         for _ in range(2):  # the second is the first one again
@@ -215,29 +215,29 @@ def test_fifo_queues_keep_the_order_of_a_group(door: ProtocolServer) -> None:
     assert bodies == list("012345")
 
 
-def test_rest(door: ProtocolServer) -> None:
-    door.rest("PUT", "queues/jobs", {"visibility_timeout": 30})
-    one = door.rest("POST", "queues/jobs/messages", {"payload": {"n": 1}})
-    door.rest("POST", "queues/jobs/messages", {"payload": {"n": 2}})
-    shown = door.rest("GET", "queues/jobs/messages?limit=10")["messages"]
+def test_rest(protocols: ProtocolServer) -> None:
+    protocols.rest("PUT", "queues/jobs", {"visibility_timeout": 30})
+    one = protocols.rest("POST", "queues/jobs/messages", {"payload": {"n": 1}})
+    protocols.rest("POST", "queues/jobs/messages", {"payload": {"n": 2}})
+    shown = protocols.rest("GET", "queues/jobs/messages?limit=10")["messages"]
     assert [each["payload"] for each in shown] == [{"n": 1}, {"n": 2}]
 
-    got = door.rest("POST", "queues/jobs/receive", {"max": 1})["messages"]
+    got = protocols.rest("POST", "queues/jobs/receive", {"max": 1})["messages"]
     assert (got[0]["id"], got[0]["payload"]) == (one["id"], {"n": 1})
-    assert door.rest("GET", "queues/jobs/stats")["in_flight"] == 1
-    assert door.rest("POST", "queues/jobs/ack", {"receipt_id": got[0]["receipt_id"]})["count"] == 1
-    assert door.rest("GET", "queues/jobs/stats")["ready"] == 1
-    assert door.rest("GET", "server")["storage"] == "redis"
+    assert protocols.rest("GET", "queues/jobs/stats")["in_flight"] == 1
+    assert protocols.rest("POST", "queues/jobs/ack", {"receipt_id": got[0]["receipt_id"]})["count"] == 1
+    assert protocols.rest("GET", "queues/jobs/stats")["ready"] == 1
+    assert protocols.rest("GET", "server")["storage"] == "redis"
 
 
-def test_what_only_a_journal_has_is_refused_with_what_to_use_instead(door: ProtocolServer) -> None:
-    status, problem = door.ask("GET", "history/segments")
+def test_what_only_a_journal_has_is_refused_with_what_to_use_instead(protocols: ProtocolServer) -> None:
+    status, problem = protocols.ask("GET", "history/segments")
     assert (status, problem["code"]) == (501, "not_on_this_store")
     assert problem["detail"]
 
 
-def test_amqp_publishes_and_consumes_in_order(door: ProtocolServer) -> None:
-    with door.channel() as channel:
+def test_amqp_publishes_and_consumes_in_order(protocols: ProtocolServer) -> None:
+    with protocols.channel() as channel:
         channel.confirm_delivery()
         channel.queue_declare("jobs", durable=True)
         bodies = [f"{number}".encode() for number in range(300)]
@@ -249,11 +249,11 @@ def test_amqp_publishes_and_consumes_in_order(door: ProtocolServer) -> None:
         assert channel.queue_declare("jobs", durable=True, passive=True).method.message_count == 0
 
 
-def test_what_a_channel_had_not_acknowledged_comes_back(door: ProtocolServer) -> None:
-    with door.channel() as channel:
+def test_what_a_channel_had_not_acknowledged_comes_back(protocols: ProtocolServer) -> None:
+    with protocols.channel() as channel:
         channel.queue_declare("jobs", durable=True)
         channel.basic_publish("", "jobs", b"one")
-        with door.channel() as other:
+        with protocols.channel() as other:
             got = other.basic_get("jobs")
             assert got[2] == b"one"
         again: Any = (None, None, None)
@@ -268,8 +268,8 @@ def test_what_a_channel_had_not_acknowledged_comes_back(door: ProtocolServer) ->
         channel.basic_nack(again[0].delivery_tag, requeue=False)
 
 
-def test_exchanges_and_dead_letters(door: ProtocolServer) -> None:
-    with door.channel() as channel:
+def test_exchanges_and_dead_letters(protocols: ProtocolServer) -> None:
+    with protocols.channel() as channel:
         channel.exchange_declare("events", "topic", durable=True)
         channel.queue_declare("dead", durable=True)
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -286,25 +286,25 @@ def test_exchanges_and_dead_letters(door: ProtocolServer) -> None:
         assert taken(channel, "dead", 1) == [b"n"]
 
 
-def test_a_consumer_that_never_acknowledges(door: ProtocolServer) -> None:
-    with door.channel() as channel:
+def test_a_consumer_that_never_acknowledges(protocols: ProtocolServer) -> None:
+    with protocols.channel() as channel:
         channel.queue_declare("jobs", durable=True)
         channel.confirm_delivery()
         for number in range(50):
             channel.basic_publish("", "jobs", b"%d" % number)
         assert len(taken(channel, "jobs", 50, auto_ack=True)) == 50
-        until(lambda: door.rest("GET", "queues/jobs/stats")["in_flight"] == 0)
-        assert door.rest("GET", "queues/jobs/stats")["ready"] == 0
+        until(lambda: protocols.rest("GET", "queues/jobs/stats")["in_flight"] == 0)
+        assert protocols.rest("GET", "queues/jobs/stats")["ready"] == 0
 
 
-def test_messages_go_from_protocol_to_protocol(door: ProtocolServer) -> None:
-    url = door.sqs.create_queue(QueueName="jobs")["QueueUrl"]
-    door.sqs.send_message(QueueUrl=url, MessageBody="by sqs")
-    with door.channel() as channel:
+def test_messages_go_from_protocol_to_protocol(protocols: ProtocolServer) -> None:
+    url = protocols.sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    protocols.sqs.send_message(QueueUrl=url, MessageBody="by sqs")
+    with protocols.channel() as channel:
         assert taken(channel, "jobs", 1) == [b"by sqs"]
         channel.confirm_delivery()
         channel.basic_publish("", "jobs", b"by amqp")
-    got = door.rest("POST", "queues/jobs/receive", {"max": 1, "wait": 5})["messages"]
+    got = protocols.rest("POST", "queues/jobs/receive", {"max": 1, "wait": 5})["messages"]
     assert got[0]["payload"] == "by amqp"
 
 
@@ -415,11 +415,11 @@ def test_a_queue_that_one_server_deletes_cancels_consumers_of_the_other(
     channel.basic_consume("jobs", lambda *_: None)
     one.rest("DELETE", "queues/jobs")
 
-    def is_told() -> bool:
+    def is_cancelled() -> bool:
         connection.process_data_events(0.1)
         return bool(cancelled)
 
-    until(is_told)
+    until(is_cancelled)
     connection.close()
 
 
@@ -491,11 +491,11 @@ def test_two_who_change_the_same_document_at_once_lose_nothing(redis_server: Ser
 
 
 def test_with_the_safe_profile_answers_wait_for_the_copies() -> None:
-    with replicated(1, *FORCED) as redis, ProtocolServer(redis.url, "safe") as door:
-        url = door.sqs.create_queue(QueueName="jobs")["QueueUrl"]
-        door.sqs.send_message(QueueUrl=url, MessageBody="by sqs")
-        door.rest("POST", "queues/jobs/messages", {"payload": "by rest"})
-        with door.channel() as channel:
+    with replicated(1, *FORCED) as redis, ProtocolServer(redis.url, "safe") as protocols:
+        url = protocols.sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        protocols.sqs.send_message(QueueUrl=url, MessageBody="by sqs")
+        protocols.rest("POST", "queues/jobs/messages", {"payload": "by rest"})
+        with protocols.channel() as channel:
             channel.confirm_delivery()
             for number in range(20):
                 channel.basic_publish("", "jobs", b"%d" % number)
@@ -504,25 +504,25 @@ def test_with_the_safe_profile_answers_wait_for_the_copies() -> None:
 
 
 def test_the_safe_profile_refuses_a_redis_that_forgets(redis_server: Server) -> None:
-    door = ProtocolServer(redis_server.url, "safe")
+    protocols = ProtocolServer(redis_server.url, "safe")
     with pytest.raises(
         AssertionError, match=f"redis-cli -h 127.0.0.1 -p {redis_server.port} config set appendonly yes"
     ):
-        door.__enter__()
+        protocols.__enter__()
 
 
 def test_servers_resume_by_themselves_when_redis_was_unreachable() -> None:
-    with single(*FORCED) as redis, ProtocolServer(redis.url) as door:
-        url = door.sqs.create_queue(QueueName="jobs")["QueueUrl"]
-        door.sqs.send_message(QueueUrl=url, MessageBody="before")
+    with single(*FORCED) as redis, ProtocolServer(redis.url) as protocols:
+        url = protocols.sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        protocols.sqs.send_message(QueueUrl=url, MessageBody="before")
         redis.kill9()
-        assert door.server.get("/livez")[0] == 200
+        assert protocols.server.get("/livez")[0] == 200
         redis.start()
         received: list[str] = []
 
         def is_received() -> bool:
             with suppress(Exception):
-                found = door.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1)
+                found = protocols.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1)
                 received.extend(each["Body"] for each in found.get("Messages", ()))
             return bool(received)
 
@@ -531,8 +531,8 @@ def test_servers_resume_by_themselves_when_redis_was_unreachable() -> None:
 
 
 def test_deliveries_of_a_connection_return_after_redis_was_unreachable() -> None:
-    with single(*FORCED) as redis, ProtocolServer(redis.url) as door:
-        holder = door.connect()
+    with single(*FORCED) as redis, ProtocolServer(redis.url) as protocols:
+        holder = protocols.connect()
         channel = holder.channel()
         channel.queue_declare("jobs", durable=True)
         channel.confirm_delivery()
@@ -547,7 +547,7 @@ def test_deliveries_of_a_connection_return_after_redis_was_unreachable() -> None
         got: list[bytes] = []
 
         def has_all() -> bool:
-            with suppress(pika.exceptions.AMQPError), door.channel() as again:
+            with suppress(pika.exceptions.AMQPError), protocols.channel() as again:
                 while (found := again.basic_get("jobs", auto_ack=True))[2] is not None:
                     got.append(found[2])
             return len(got) == len(held)
@@ -570,10 +570,10 @@ def test_without_a_store_and_with_two_places_the_command_line_says_so() -> None:
 def test_users_and_permissions_of_the_management_api_count_on_every_server(
     pair: tuple[ProtocolServer, ProtocolServer],
 ) -> None:
-    one, two = (Api(door.server.url) for door in pair)
+    one, two = (Api(protocols.server.url) for protocols in pair)
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     assert one("PUT", "/api/users/boss", {"tags": "administrator", "password": "secret"})[0] == 201
-    one, two = (Api(door.server.url, "boss", "secret") for door in pair)
+    one, two = (Api(protocols.server.url, "boss", "secret") for protocols in pair)
     until(lambda: two("GET", "/api/whoami")[0] == 200)
     assert one("PUT", "/api/users/ann", {"tags": "", "password": "secret"})[0] == 201
     assert one("PUT", "/api/vhosts/shop", {})[0] == 201

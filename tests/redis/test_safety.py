@@ -156,9 +156,9 @@ def test_where_config_is_forbidden_the_unknown_is_said_and_the_known_still_judge
         assert verdicts(unknown)["appendonly"] == "ok"
         assert verdicts(unknown)["maxmemory-policy"] == "ok"
         assert verdicts(unknown)["appendfsync"] == "unknown"
-        told = "\n".join(refuse_unsafe(unknown))
-        assert "CONFIG GET is refused (NOPERM" in told
-        assert "appendfsync unknown: it must be always or everysec" in told
+        reported = "\n".join(refuse_unsafe(unknown))
+        assert "CONFIG GET is refused (NOPERM" in reported
+        assert "appendfsync unknown: it must be always or everysec" in reported
     with servers.single(program=kind.path) as server:
         server.ask("ACL", "SETUSER", "default", "-config")
 
@@ -405,7 +405,7 @@ def test_the_lag_of_each_replica_is_a_metric() -> None:
         broker = RedisBroker(both.url, profile="fast")
 
         def found() -> dict[str, float]:
-            text = render(broker.gauges()).decode()
+            text = render(broker.statistics.gauges()).decode()
             lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("openq_redis_")]
             return {name: float(value) for name, _, value in lines}
 

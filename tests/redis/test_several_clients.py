@@ -97,17 +97,17 @@ def test_what_a_full_queue_refuses_has_one_id_wherever_its_copies_go(two: Two) -
 def test_a_purge_of_what_waits_leaves_no_records_without_history(
     two: Two, redis_server: Server, history_ms: int
 ) -> None:
-    """Also where what is with consumers was lent when the queue still kept history."""
+    """Also where what is with consumers was leased when the queue still kept history."""
     broker, _ = two
     broker.declare("orders", QueueSettings(history_ms=history_ms))
     broker.publish_bodies("orders", [b"a", b"b", b"c", b"d"], 1)
-    lent = broker.receive("orders", 2)
+    leased = broker.receive("orders", 2)
     broker.declare("orders", QueueSettings(history_ms=0), change=True)
 
     assert broker.purge("orders", waiting_only=True) == 2
 
     check_queue(redis_server, broker.registry.prefix, broker.get_queue("orders"), had_history=False)
-    assert broker.nack("orders", [(each.entry.seq, each.number) for each in lent], 0) == ["returned"] * 2
+    assert broker.nack("orders", [(each.entry.seq, each.number) for each in leased], 0) == ["returned"] * 2
     assert [entry.body for entry in broker.inspect.peek("orders", 5)] == [b"a", b"b"]
 
 
@@ -128,9 +128,9 @@ def test_one_of_very_many_messages_received_together_can_be_acked(two: Two) -> N
     broker, _ = two
     broker.declare("orders", QueueSettings())
     broker.publish_bodies("orders", [b"x"] * 9_000, 1)
-    lent = broker.receive("orders", 9_000)
+    leased = broker.receive("orders", 9_000)
 
-    broker.ack_one("orders", lent[7].entry.seq, lent[7].number)
+    broker.ack_one("orders", leased[7].entry.seq, leased[7].number)
 
     assert broker.stats("orders").in_flight == 8_999
 

@@ -173,9 +173,9 @@ def test_a_batch_that_is_promised_while_it_is_aborted_stays(
     look = broker.staging._keys.read_state
 
     def promise_then(*arguments: Any) -> Any:
-        told = look(*arguments)
+        reported = look(*arguments)
         promised(other)
-        return told
+        return reported
 
     broker.staging._keys.read_state = promise_then  # type: ignore[method-assign]
     assert not broker.staging.abort(JOB, 0)
@@ -240,16 +240,18 @@ def test_small_parts_count_as_what_they_take_in_memory(broker: RedisBroker) -> N
         broker.staging.put(JOB, 0, name, data)
         broker.staging.put(JOB, 0, name, data)
     [listed] = broker.staging._keys.listed()
-    told = broker.staging._keys.read_state(JOB, 0)
+    reported = broker.staging._keys.read_state(JOB, 0)
 
-    assert listed.weight == told.weight == sum(weight_of(name, told.parts[name], data) for name in names)
-    assert (told.size, told.part_count, told.puts) == (200 * len(data), 200, 400)
+    assert (
+        listed.weight == reported.weight == sum(weight_of(name, reported.parts[name], data) for name in names)
+    )
+    assert (reported.size, reported.part_count, reported.puts) == (200 * len(data), 200, 400)
 
 
 def test_many_parts_are_read_bit_by_bit(
     broker: RedisBroker, other: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them is another one when Redis has told of the batch, but not of its parts."""
+    """One of them is another one when Redis has shown the batch, but not its parts."""
     monkeypatch.setattr(staging_keys, "PARTS_AT_ONCE", 10)
     names = [f"{number:0100}" for number in range(600)]
     for name, body in zip(names, bodies(600), strict=True):

@@ -108,7 +108,9 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
         "plain": Draft(b"plain"),
         "own": Draft(b"own", id="an id of its own"),
         "typed": Draft(b"typed", type="order.created", priority=3),
-        "told": Draft(b"told", attributes={"shop": "north", "n": 7, "openq.batch": "b-1", "trace_id": "t"}),
+        "reported": Draft(
+            b"reported", attributes={"shop": "north", "n": 7, "openq.batch": "b-1", "trace_id": "t"}
+        ),
         "expired": Draft(b"expired", ttl_ms=3_000),
         "cancelled": Draft(b"cancelled", delay_ms=3_600_000),
         "edited": Draft(b"edited", delay_ms=3_600_000),
@@ -122,12 +124,12 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
     then()
     named = {id: name for name, id in ids.items()}
     deliveries = broker.receive("orders", 10, None, "worker-1")
-    lent = {named[broker.inspect.message_id(each.entry)]: each for each in deliveries}
+    leased = {named[broker.inspect.message_id(each.entry)]: each for each in deliveries}
     then()
-    assert set(lent) == {"plain", "own", "typed", "told"}
+    assert set(leased) == {"plain", "own", "typed", "reported"}
 
     def receipt(name: str) -> tuple[int, int]:
-        return lent[name].entry.seq, lent[name].number
+        return leased[name].entry.seq, leased[name].number
 
     assert broker.ack("orders", [receipt("plain")]) == [None]
     then()
@@ -135,7 +137,7 @@ def play_story(broker: Any, clock: VirtualClock) -> None:
     then()
     broker.reject("orders", [receipt("typed")], "ValueError: 'x' is no amount")
     then()
-    broker.extend("orders", [receipt("told")], 40_000)
+    broker.extend("orders", [receipt("reported")], 40_000)
     then()
     [again] = broker.receive("orders", 1, 5_000, None)
     assert broker.inspect.message_id(again.entry) == ids["own"]
@@ -188,26 +190,26 @@ def test_redis_returns_the_same_history_as_a_journal(redis_server: Server, tmp_p
     local = LocalBroker(tmp_path, clock=clock)
     play_story(local, clock)
     local.sync()
-    told: dict[str, dict[str, list[dict[str, Any]]]] = {"journal": {}, "redis": {}}
+    reported: dict[str, dict[str, list[dict[str, Any]]]] = {"journal": {}, "redis": {}}
     history = LocalHistory(tmp_path)
     for table in ("messages", "events"):
         selection = Selection(table)
         batches = history.read_many(history.snapshot(selection).pieces, selection)
-        told["journal"][table] = _table(batches, selection).to_pylist()
+        reported["journal"][table] = _table(batches, selection).to_pylist()
     local.close()
     clock = VirtualClock()
     with _columns(redis_server.url, clock=clock) as columns:
         play_story(columns.broker, clock)
         for table in ("messages", "events"):
-            told["redis"][table] = columns.rows(Selection(table))
+            reported["redis"][table] = columns.rows(Selection(table))
 
     names = {
         store: {row["message_id"]: row["body"].decode() for row in tables["messages"]}
-        for store, tables in told.items()
+        for store, tables in reported.items()
     }
     for table in ("messages", "events"):
         journal, redis = (
-            _bare(told[store][table], names[store], NOT_KEPT if table == "messages" else {"dedup_id"})
+            _bare(reported[store][table], names[store], NOT_KEPT if table == "messages" else {"dedup_id"})
             for store in ("journal", "redis")
         )
         assert len(redis) == len(journal)
@@ -215,9 +217,9 @@ def test_redis_returns_the_same_history_as_a_journal(redis_server: Server, tmp_p
             if ours.get("event") == "publish":
                 ours, theirs = ({**each, "delay_us": None} for each in (ours, theirs))
             assert ours == theirs
-    moves = [row for row in told["redis"]["events"] if row["to_queue"]]
+    moves = [row for row in reported["redis"]["events"] if row["to_queue"]]
     assert all(row["to_seq"] for row in moves)
-    seqs = {(row["queue"], row["seq"]) for row in told["redis"]["events"]}
+    seqs = {(row["queue"], row["seq"]) for row in reported["redis"]["events"]}
     assert {(row["to_queue"], row["to_seq"]) for row in moves if row["to_queue"] == "orders"} <= seqs
 
 
@@ -320,8 +322,8 @@ def test_who_follows_gets_every_row_once(columns: HistoryFixture, redis_server: 
             for number in range(count):
                 own.broker.publish(queue, Draft(b"%s %d" % (queue.encode(), number)))
                 if number % 10 == 0:
-                    lent = own.broker.receive(queue, 5)
-                    own.broker.ack(queue, [(each.entry.seq, each.number) for each in lent])
+                    leased = own.broker.receive(queue, 5)
+                    own.broker.ack(queue, [(each.entry.seq, each.number) for each in leased])
 
     threads = [threading.Thread(target=publish, args=(queue,)) for queue in queues]
     for thread in threads:
@@ -390,8 +392,8 @@ def _drop_history(columns: HistoryFixture) -> None:
     while broker.calls.call(key, "XRANGE", key, "-", "+", "COUNT", 1)[0][1][1][2:] == b"0":
         for number in range(64):
             broker.publish("q", Draft(b"later %d" % number))
-        lent = broker.receive("q", 1000)
-        broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+        leased = broker.receive("q", 1000)
+        broker.ack("q", [(each.entry.seq, each.number) for each in leased])
 
 
 def test_rows_that_were_dropped_are_a_gap_for_who_was_not_done(redis_server: Server) -> None:
@@ -401,8 +403,8 @@ def test_rows_that_were_dropped_are_a_gap_for_who_was_not_done(redis_server: Ser
         start = columns.reach.now() or 1
         for number in range(10):
             broker.publish("q", Draft(b"%d" % number))
-        lent = broker.receive("q", 10)
-        broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+        leased = broker.receive("q", 10)
+        broker.ack("q", [(each.entry.seq, each.number) for each in leased])
         middle = columns.reach.now(settle=True)
         planned = columns.snapshot(Selection())
         assert planned.gap is None
@@ -451,7 +453,7 @@ def test_a_piece_that_somebody_made_up_is_refused(columns: HistoryFixture) -> No
         columns.snapshot(Selection(), as_of=3)
 
 
-# -- by the door ----------------------------------------------------------------------------------
+# -- by the protocol ----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -469,8 +471,8 @@ def test_a_server_returns_the_rows_to_any_reader(redis_server: Server) -> None:
         columns.broker.declare("q", QueueSettings())
         for number in range(500):
             columns.broker.publish("q", Draft(b"%d" % number, attributes={"n": number}))
-        lent = columns.broker.receive("q", 100)
-        columns.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+        leased = columns.broker.receive("q", 100)
+        columns.broker.ack("q", [(each.entry.seq, each.number) for each in leased])
         far = RemoteHistory(served.url)
         for selection in (Selection(), Selection("events"), Selection(columns=("seq", "size"), ids=("x",))):
             pieces = far.snapshot(selection, max_bytes=30_000).pieces
@@ -590,8 +592,8 @@ def test_a_stream_follows_a_server_on_redis(redis_server: Server) -> None:
             assert len(limited.bodies()) >= 4
 
             # Stopped for too long: what it has not read is dropped meanwhile.
-            lent = broker.receive("q", 100)
-            broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+            leased = broker.receive("q", 100)
+            broker.ack("q", [(each.entry.seq, each.number) for each in leased])
             start = str(third["position"])
             _drop_history(columns)
             with pytest.raises(HistoryUnavailable, match="failOnDataLoss"):
@@ -622,9 +624,9 @@ def test_spark_reads_a_server_on_redis(
         middle = columns.rows(Selection(queues=("orders",)))[100]["ts"]
         for number in range(50):
             broker.publish("mails", Draft(b"mail %d" % number))
-        lent = broker.receive("orders", 60, None, "worker")
-        broker.ack("orders", [(each.entry.seq, each.number) for each in lent[:40]])
-        for each in lent[40:]:
+        leased = broker.receive("orders", 60, None, "worker")
+        broker.ack("orders", [(each.entry.seq, each.number) for each in leased[:40]])
+        for each in leased[40:]:
             broker.nack("orders", [(each.entry.seq, each.number)], 0, "ValueError: 7 is no amount")
         place = spark.read.format("openq").option("url", served.url)
 

@@ -65,10 +65,10 @@ class SubscriptionScenario:
 
     def settle(self, verb: str, place: int) -> Any:
         """By its receipt, whatever batch it is in."""
-        lent = sorted(self.broker.inspect.deliveries("q"), key=lambda each: each.entry.body)
-        if not lent:
+        leased = sorted(self.broker.inspect.deliveries("q"), key=lambda each: each.entry.body)
+        if not leased:
             return None
-        chosen = lent[place % len(lent)]
+        chosen = leased[place % len(leased)]
         receipt = (chosen.entry.seq, chosen.number)
         if verb == "ack":
             return self.broker.ack("q", [receipt]) == [None]
@@ -152,7 +152,7 @@ def test_both_stores_behave_the_same(redis_server: Server, settings: dict[str, A
     clock = VirtualClock()
     on_redis = RedisBroker(redis_server.url, profile="fast", clock=clock)
     try:
-        told = [
+        reported = [
             SubscriptionScenario(LocalBroker(clock=clock, seed=1), settings),
             SubscriptionScenario(on_redis, settings),
         ]
@@ -161,11 +161,11 @@ def test_both_stores_behave_the_same(redis_server: Server, settings: dict[str, A
                 clock.advance(args[0])
                 said = [None, None]
             else:
-                said = [outcome(getattr(story, verb), args) for story in told]
+                said = [outcome(getattr(story, verb), args) for story in reported]
             assert said[0] == said[1], (number, verb, args)
             if said[0] == "SubscriptionTaken":
                 # A journal forgets what is gone even where it refuses: now both have.
-                assert outcome(told[0].extend, (None, None)) == outcome(told[1].extend, (None, None))
-            assert told[0].look() == told[1].look(), (number, verb, args)
+                assert outcome(reported[0].extend, (None, None)) == outcome(reported[1].extend, (None, None))
+            assert reported[0].look() == reported[1].look(), (number, verb, args)
     finally:
         on_redis.close()

@@ -25,7 +25,7 @@ from tests.pipeline import test_consume as by_pipeline
 from tests.pipeline.stream_runner import stopped  # noqa: F401
 from tests.redis.servers import FORCED, Server, cluster, replicated, single, until_reachable, versions
 from tests.redis.shared_tests import collect_tests
-from tests.rest import test_subscriptions as by_door
+from tests.rest import test_subscriptions as by_protocol
 from tests.rest.helpers import Client
 from tests.serving import Served, free_port
 
@@ -217,8 +217,8 @@ def test_room_for_bytes_is_not_looked_for_in_the_history(
 ) -> None:
     for _ in range(10):
         place.broker.publish_many("q", [Draft(b"x", group=f"g{number % 50}") for number in range(500)])
-        lent = place.broker.receive("q", 500)
-        place.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+        leased = place.broker.receive("q", 500)
+        place.broker.ack("q", [(each.entry.seq, each.number) for each in leased])
     place.broker.publish("q", Draft(b"x" * 100, delay_ms=3_600_000))
 
     def reads() -> int:
@@ -240,8 +240,8 @@ def test_what_fits_is_found_among_others(place: SubscriptionStore) -> None:
         place.publish(b"x" * 30)
         place.broker.publish_many("q", [Draft(b"x", priority=5)] * 1_000)
     for _ in range(3):
-        lent = place.broker.receive("q", 1_000)  # they stay in the history between those that wait
-        place.broker.ack("q", [(each.entry.seq, each.number) for each in lent])
+        leased = place.broker.receive("q", 1_000)  # they stay in the history between those that wait
+        place.broker.ack("q", [(each.entry.seq, each.number) for each in leased])
 
     assert place.next_batch(0, max_bytes=70) == (1, 2)
     assert place.next_batch(1, max_bytes=10) == (2, 1)
@@ -251,10 +251,10 @@ def test_what_fits_is_found_among_others(place: SubscriptionStore) -> None:
 def test_of_one_lease_for_many_each_can_be_settled_alone(place: SubscriptionStore) -> None:
     place.publish(*BODIES[:10])
     place.next_batch(0)
-    lent = place.broker.inspect.deliveries("q")
+    leased = place.broker.inspect.deliveries("q")
 
-    place.broker.nack("q", [(lent[0].entry.seq, lent[0].number)], 0, "not today")
-    place.broker.extend("q", [(lent[1].entry.seq, lent[1].number)], 500_000)
+    place.broker.nack("q", [(leased[0].entry.seq, leased[0].number)], 0, "not today")
+    place.broker.extend("q", [(leased[1].entry.seq, leased[1].number)], 500_000)
 
     assert place.bodies(1) == BODIES[1:10]
     assert place.broker.subscriptions.ack("s", 1, None) == (9, 1)
@@ -421,13 +421,13 @@ def test_nothing_is_left_of_the_batches_of_a_deleted_queue(
 
 def test_a_waiter_is_notified_by_any_publisher(two: tuple[RedisBroker, RedisBroker]) -> None:
     one, other = two
-    told = threading.Event()
-    waiter = Waiter(1, None, None, None, lambda _: told.set(), notify_only=True)
+    reported = threading.Event()
+    waiter = Waiter(1, None, None, None, lambda _: reported.set(), notify_only=True)
     assert form(one, 0, waiter=waiter) is None
 
     other.publish_bodies("q", [b"x"], 0)
 
-    assert told.wait(30)
+    assert reported.wait(30)
     assert form(one, 0, waiter=waiter) == (1, 1)
 
 
@@ -581,7 +581,7 @@ def test_subscriptions_of_queues_on_all_nodes_of_a_cluster() -> None:
             other.close()
 
 
-# -- by doors
+# -- by protocols
 
 
 @pytest.fixture
@@ -617,7 +617,7 @@ def client(shared_server: Served) -> Client:
 
 OF_CURSORS = ("test_a_cursor_shows_how_far_its_reader_is",)
 
-locals().update(collect_tests(by_door, "client", without=OF_CURSORS))
+locals().update(collect_tests(by_protocol, "client", without=OF_CURSORS))
 locals().update(
     {name: test for name, test in collect_tests(by_command, "server").items() if "subscription" in name}
 )
@@ -627,9 +627,9 @@ locals().update(collect_tests(by_pipeline, "server"))
 def test_a_server_that_is_killed_is_replaced_by_any_other(redis_server: Server) -> None:
     servers = [served_on(redis_server) for _ in range(2)]
     try:
-        one, two = (by_door.Reader(Client(each.wait().url), "q", "me") for each in servers)
+        one, two = (by_protocol.Reader(Client(each.wait().url), "q", "me") for each in servers)
         one.client.queue("q")
-        by_door.publish(one.client, "q", [f"{number}" for number in range(2_000)])
+        by_protocol.publish(one.client, "q", [f"{number}" for number in range(2_000)])
         formed = one.next_batch(0, limit=1_500).value
         assert two.bodies(1)[:3] == [b"0", b"1", b"2"]
         servers[0].kill()
@@ -637,7 +637,7 @@ def test_a_server_that_is_killed_is_replaced_by_any_other(redis_server: Server) 
         assert two.next_batch(0).value == formed
         assert two.ack(1).value == {"acked": 1_500, "lost": 0}
         assert two.next_batch(1, wait=1).value["count"] == 500
-        taken_over = by_door.Reader(two.client, "q", "another", "q")
+        taken_over = by_protocol.Reader(two.client, "q", "another", "q")
         assert taken_over.next_batch(1).value["count"] == 500
         assert two.ack(2).code == "subscription_taken"
     finally:

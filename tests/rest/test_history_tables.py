@@ -1,4 +1,4 @@
-"""The history as columns over HTTP: what is shown, to whom, and what is refused."""
+"""The history as columns over HTTP: columns, permissions and refusals."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_the_end_is_waited_for(tmp_path: Path) -> None:
         assert [row["seq"] for row in rows(client, {"columns": ["seq"]})] != []
 
         def wait_longer() -> None:
-            with suppress(OSError):  # it may come too late: the door is shut
+            with suppress(OSError):  # it may come too late: the port is closed
                 client.get(f"/history/end?after={found[0] + 9999}&wait=30")
 
         last = threading.Thread(target=wait_longer)

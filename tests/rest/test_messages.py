@@ -248,8 +248,8 @@ def test_many_receipts_are_settled_each_for_itself(client: Client) -> None:
 
 
 def test_nack_gives_back_with_a_reason_and_reject_buries(client: Client) -> None:
-    client.queue("buried")
-    path = client.queue("nack", dlq="buried", max_receives=5)
+    client.queue("dead_lettered")
+    path = client.queue("nack", dlq="dead_lettered", max_receives=5)
     client.post(f"{path}/messages", {"payload": "x"})
 
     [message] = client.receive(path)
@@ -261,7 +261,7 @@ def test_nack_gives_back_with_a_reason_and_reject_buries(client: Client) -> None
 
     assert answer.value["outcomes"]
     assert (again["receive_count"], again["reason"]) == (2, "busy")
-    [letter] = client.get("/queues/buried/dead-letters").value["messages"]
+    [letter] = client.get("/queues/dead_lettered/dead-letters").value["messages"]
     assert (letter["id"], letter["source"], letter["reason"]) == (message["id"], "nack", "ValueError: 5")
 
 
@@ -303,8 +303,8 @@ def test_a_nack_takes_a_traceback_along(client: Client) -> None:
     assert len(letter["traceback"]) <= 4096
     assert "traceback" not in client.get(letters).value["messages"][0]
     assert client.get("/queues/traced-dead/messages").value["messages"][0]["traceback"] == letter["traceback"]
-    told = client.get(f"{path}/messages/{message['id']}/timeline").value["steps"][-1]
-    assert (told["what"], told["traceback"]) == ("dead-lettered", letter["traceback"])
+    reported = client.get(f"{path}/messages/{message['id']}/timeline").value["steps"][-1]
+    assert (reported["what"], reported["traceback"]) == ("dead-lettered", letter["traceback"])
     assert client.get("/queues/traced-dead/dead-letters/groups").value["groups"][0]["sample"] == "Error: no"
     why = client.get(f"{path}/messages/{message['id']}/why").value
     assert (why["code"], "'traced-dead'" in why["text"]) == ("dead_lettered", True)

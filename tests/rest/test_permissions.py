@@ -66,7 +66,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     )
     tokens[HOME, "narrow"] = store.create_token("narrow", "test")
     with_policy(data, "no-entry", "Deny", "*", "sqs:SendMessage")
-    with_policy(data, "lent", "Allow", {"AWS": ABROAD}, "sqs:ReceiveMessage")
+    with_policy(data, "leased", "Allow", {"AWS": ABROAD}, "sqs:ReceiveMessage")
     with served(data) as server:
         found = Guarded(server, tokens)
         for account in (HOME, ABROAD):
@@ -184,16 +184,16 @@ def test_a_route_lets_in_exactly_those_whom_the_table_lets_in(guarded: Guarded, 
             if EVENT_STREAM in route.media:
                 continue  # tests/events/test_streams.py checks who sees what
             if route.path == "history/snapshot" and account == ABROAD and target != ABROAD:
-                continue  # the rows of "lent" are for them too
+                continue  # the rows of "leased" are for them too
             [items] = [value for value in answer.value.values() if isinstance(value, list)]
-            visible = [item for item in items if item.get("name") != "lent"]  # which its policy shares
+            visible = [item for item in items if item.get("name") != "leased"]  # which its policy shares
             assert bool(visible) <= allowed(route, role, own, account), who
             if route.path in ("queues", "exchanges"):
                 assert bool(visible) is allowed(route, role, own, account), who
         elif route.scope in ("task", "worker", "connection") or route.scope in ("schedule", "webhook"):
             assert answer.code == f"{route.scope}_not_found", who
         elif route.scope == "subscription":
-            # Where there is none, nothing is to be done: whoever asks learns that and no more.
+            # Without one nothing can be done: the answer says that and no more.
             does_nothing = route.path.endswith(("/ack", "/extend"))
             assert answer.status == 200 if does_nothing else answer.code == "subscription_not_found", who
         else:
@@ -295,15 +295,15 @@ def test_messages_cannot_be_directed_to_a_queue_that_is_not_the_callers(guarded:
 
 
 def test_the_policy_of_a_queue_counts_here_too(guarded: Guarded) -> None:
-    """A deny must not be got round by another door, and what an account shares is shared at all of them."""
+    """A deny holds in every protocol, and what an account shares is shared in all of them."""
     admin = guarded.client(HOME, "admin")
     guest, stranger = (guarded.client(ABROAD, role, HOME) for role in ("consumer", "none"))
 
     assert admin.post("/queues/no-entry/messages", {"payload": "x"}).status == 403
     assert admin.get("/queues/no-entry").status == 200
-    assert admin.post("/queues/lent/messages", {"payload": "x"}).status == 201
-    assert guest.post("/queues/lent/receive", {}).status == 200
-    assert guest.post("/queues/lent/messages", {"payload": "x"}).status == 403
+    assert admin.post("/queues/leased/messages", {"payload": "x"}).status == 201
+    assert guest.post("/queues/leased/receive", {}).status == 200
+    assert guest.post("/queues/leased/messages", {"payload": "x"}).status == 403
     assert stranger.post("/queues/no-entry/receive", {}).status == 403
 
 

@@ -1,4 +1,4 @@
-"""The policy of a queue counts at this door for every operation, by the name that SQS has for it."""
+"""The policy of a queue counts in this protocol for every operation, by the name that SQS has for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunningServer:
         self.broker.declare(name, QueueSettings(notes=notes, **settings))
         return f"/queues/{name}"
 
-    def bury(self, dead: str, source: str, body: bytes = b"x") -> None:
+    def dead_letter(self, dead: str, source: str, body: bytes = b"x") -> None:
         past = DeliveryOptions(deaths=(DeadLetterEvent(source, "rejected", 1, 1),))
         self.broker.publish(dead, Draft(body, past=past))
 
@@ -122,28 +122,28 @@ def test_what_a_policy_denies_by_the_name_of_sqs_is_denied_here(
 
 def test_who_may_only_receive_by_a_policy_cannot_settle_nor_look_at_settings(running: RunningServer) -> None:
     guest = running.user("eve", account=ABROAD, target=HOME)
-    lent = running.queue(
-        "lent", {"Effect": "Allow", "Principal": {"AWS": ABROAD}, "Action": "sqs:ReceiveMessage"}
+    shared = running.queue(
+        "shared", {"Effect": "Allow", "Principal": {"AWS": ABROAD}, "Action": "sqs:ReceiveMessage"}
     )
-    running.broker.publish("lent", Draft(b"x"))
+    running.broker.publish("shared", Draft(b"x"))
 
-    [message] = guest.receive(lent)
+    [message] = guest.receive(shared)
     receipts = {"receipts": [message["receipt_id"]]}
 
-    assert guest.post(f"{lent}/ack", receipts).status == 403
-    assert guest.post(f"{lent}/nack", receipts).status == 403
-    assert guest.post(f"{lent}/extend", {**receipts, "seconds": 9}).status == 403
-    assert guest.get(lent).status == 403
-    assert running.broker.stats("lent").in_flight == 1
+    assert guest.post(f"{shared}/ack", receipts).status == 403
+    assert guest.post(f"{shared}/nack", receipts).status == 403
+    assert guest.post(f"{shared}/extend", {**receipts, "seconds": 9}).status == 403
+    assert guest.get(shared).status == 403
+    assert running.broker.stats("shared").in_flight == 1
 
 
 def test_who_may_delete_what_it_received_cannot_cancel_what_it_has_not(running: RunningServer) -> None:
     guest = running.user("eve", account=ABROAD, target=HOME)
     both = ["sqs:ReceiveMessage", "sqs:DeleteMessage"]
-    lent = running.queue("lent", {"Effect": "Allow", "Principal": {"AWS": ABROAD}, "Action": both})
-    id = running.broker.publish("lent", Draft(b"x"))
+    shared = running.queue("shared", {"Effect": "Allow", "Principal": {"AWS": ABROAD}, "Action": both})
+    id = running.broker.publish("shared", Draft(b"x"))
 
-    assert guest.delete(f"{lent}/messages/{id}").status == 403
+    assert guest.delete(f"{shared}/messages/{id}").status == 403
 
 
 def test_the_policy_of_a_queue_is_not_about_an_exchange_of_the_same_name(running: RunningServer) -> None:
@@ -193,7 +193,7 @@ def test_a_redrive_returns_dead_letters_only_to_queues_that_its_caller_may_send_
     running.queue("mine-denied", {"Effect": "Deny", "Action": "sqs:SendMessage"})
     running.broker.declare(f"@{ABROAD}/mine", QueueSettings())
     for source in ("mine", "theirs", "mine-denied", f"@{ABROAD}/mine"):
-        running.bury("mine-dead", source, source.encode())
+        running.dead_letter("mine-dead", source, source.encode())
 
     assert narrow.post("/queues/mine-dead/redrive", {"dry_run": True}).value["total"] == 1
     task = ended(narrow, narrow.post("/queues/mine-dead/redrive", {}))
@@ -210,8 +210,8 @@ def test_who_may_send_everywhere_redrives_everything(running: RunningServer) -> 
     client = running.user("ann", everything())
     for name in ("a", "b", "dead"):
         running.queue(name)
-    running.bury("dead", "a")
-    running.bury("dead", "b")
+    running.dead_letter("dead", "a")
+    running.dead_letter("dead", "b")
 
     task = ended(client, client.post("/queues/dead/redrive", {}))
 

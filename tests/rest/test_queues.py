@@ -191,7 +191,7 @@ def finished(client: Client, answer: Any) -> dict[str, Any]:
     return task
 
 
-def bury(client: Client, source: str, reasons: list[str]) -> None:
+def dead_letter(client: Client, source: str, reasons: list[str]) -> None:
     client.queue(f"{source}-dead")
     path = client.queue(source, dlq=f"{source}-dead")
     for reason in reasons:
@@ -201,7 +201,7 @@ def bury(client: Client, source: str, reasons: list[str]) -> None:
 
 
 def test_a_group_of_dead_letters_is_redriven_by_its_reason(client: Client) -> None:
-    bury(client, "by-reason", ["order 17 not found", "order 18 not found", "order not found", "late"])
+    dead_letter(client, "by-reason", ["order 17 not found", "order 18 not found", "order not found", "late"])
     path = "/queues/by-reason-dead/redrive"
 
     group = "order <n> not found"
@@ -212,7 +212,7 @@ def test_a_group_of_dead_letters_is_redriven_by_its_reason(client: Client) -> No
 
 
 def test_dead_letters_are_grouped_by_what_their_reasons_have_in_common(client: Client) -> None:
-    bury(client, "grouped", ["timeout after 5 s", "timeout after 31 s", "no such user 0xbeef"])
+    dead_letter(client, "grouped", ["timeout after 5 s", "timeout after 31 s", "no such user 0xbeef"])
 
     groups = client.get("/queues/grouped-dead/dead-letters/groups").value["groups"]
     listed = {queue["queue"]: queue for queue in client.get("/dead-letters").value["queues"]}
@@ -227,7 +227,7 @@ def test_dead_letters_are_grouped_by_what_their_reasons_have_in_common(client: C
 
 
 def test_redrive_brings_back_what_a_filter_chooses(client: Client) -> None:
-    bury(client, "redriven", ["good", "bad", "good"])
+    dead_letter(client, "redriven", ["good", "bad", "good"])
     path = "/queues/redriven-dead/redrive"
 
     would = client.post(path, {"filter": {"reason": "good"}, "dry_run": True})
@@ -241,7 +241,7 @@ def test_redrive_brings_back_what_a_filter_chooses(client: Client) -> None:
 
 
 def test_discard_removes_what_a_filter_chooses(client: Client) -> None:
-    bury(client, "discarded", ["good", "bad"])
+    dead_letter(client, "discarded", ["good", "bad"])
     path = "/queues/discarded-dead/discard"
 
     would = client.post(path, {"filter": {"reason": "bad"}, "dry_run": True}).value["total"]
@@ -253,7 +253,7 @@ def test_discard_removes_what_a_filter_chooses(client: Client) -> None:
 
 
 def test_discard_and_redrive_leave_what_is_no_dead_letter_alone(client: Client) -> None:
-    bury(client, "mixed", ["x", "y"])
+    dead_letter(client, "mixed", ["x", "y"])
     dead, source, other = "/queues/mixed-dead", "/queues/mixed", client.queue("mixed-other")
     client.post(f"{dead}/messages", {"payload": "alive"})
 
@@ -277,9 +277,9 @@ def test_a_dry_run_is_refused_as_the_deletion_would_be(client: Client) -> None:
     assert client.delete(f"{path}?if_empty=true&dry_run=true").value["messages"] == 0
     client.post(f"{path}/messages", {"payload": "x"})
 
-    told = [client.delete(f"{path}?if_empty=true{more}") for more in ("&dry_run=true", "")]
-    assert [(answer.status, answer.code) for answer in told] == [(409, "queue_in_use")] * 2
-    assert told[0].value["detail"] == told[1].value["detail"]
+    reported = [client.delete(f"{path}?if_empty=true{more}") for more in ("&dry_run=true", "")]
+    assert [(answer.status, answer.code) for answer in reported] == [(409, "queue_in_use")] * 2
+    assert reported[0].value["detail"] == reported[1].value["detail"]
     assert client.delete(f"{path}?dry_run=true").value["messages"] == 1
 
 
@@ -317,7 +317,7 @@ def test_a_task_that_is_unknown_is_not_found(client: Client) -> None:
 
 
 def test_a_task_can_be_cancelled(client: Client) -> None:
-    bury(client, "slow", ["x"] * 5)
+    dead_letter(client, "slow", ["x"] * 5)
 
     started = client.post("/queues/slow-dead/redrive", {"rate": 1})
     client.delete(f"/tasks/{started.value['id']}")

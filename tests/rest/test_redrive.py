@@ -38,7 +38,7 @@ def fail(client: Client, path: str, reason: str = "broken", limit: int = 10) -> 
     return len(found)
 
 
-def bury(client: Client, source: str, payloads: list[Any], **settings: Any) -> tuple[str, str]:
+def dead_letter(client: Client, source: str, payloads: list[Any], **settings: Any) -> tuple[str, str]:
     dead = client.queue(f"{source}-dead", **settings)
     path = client.queue(source, dlq=f"{source}-dead")
     client.post(f"{path}/messages/batch", [{"payload": each} for each in payloads])
@@ -61,7 +61,7 @@ def ended(client: Client, answer: Answer) -> dict[str, Any]:
 
 def test_a_redrive_changes_fields_and_leaves_what_cannot_be_changed(client: Client) -> None:
     bodies = [{"total": 1.10, "customer": {"id": 7}, "old": True}, "no JSON", [1, 2]]
-    path, dead = bury(client, "changed", bodies)
+    path, dead = dead_letter(client, "changed", bodies)
     change = {"set": {"customer.id": 8, "fixed": {"by": "hand"}}, "remove": ["old", "missing.too"]}
 
     tried = client.post(f"{dead}/redrive", {**change, "dry_run": True}).value
@@ -94,7 +94,7 @@ def test_a_redrive_keeps_type_attributes_and_id(client: Client) -> None:
 
 
 def test_a_redrive_stops_when_its_messages_fail_again(client: Client) -> None:
-    path, dead = bury(client, "failing", list(range(20)))
+    path, dead = dead_letter(client, "failing", list(range(20)))
 
     answer = client.post(f"{dead}/redrive", {"stop_after": 3})
     # Without a consumer it waits with the first ones.
@@ -110,7 +110,7 @@ def test_a_redrive_stops_when_its_messages_fail_again(client: Client) -> None:
 
 
 def test_a_redrive_that_waits_for_consumers_can_send_the_rest(client: Client) -> None:
-    path, dead = bury(client, "unwatched", list(range(20)))
+    path, dead = dead_letter(client, "unwatched", list(range(20)))
 
     answer = client.post(f"{dead}/redrive", {"stop_after": 3})
     until(lambda: task_of(client, answer)["result"].get("waits_for") == 3, "it says what it waits for")
@@ -122,7 +122,7 @@ def test_a_redrive_that_waits_for_consumers_can_send_the_rest(client: Client) ->
 
 
 def test_a_redrive_becomes_faster_while_its_messages_succeed(client: Client) -> None:
-    path, dead = bury(client, "succeeding", list(range(20)))
+    path, dead = dead_letter(client, "succeeding", list(range(20)))
 
     answer = client.post(f"{dead}/redrive", {"stop_after": 2})
     sizes = []
@@ -139,7 +139,7 @@ def test_a_redrive_becomes_faster_while_its_messages_succeed(client: Client) -> 
 
 
 def test_a_paused_redrive_moves_nothing_until_it_is_resumed(client: Client) -> None:
-    path, dead = bury(client, "paused", [{"n": n} for n in range(30)])
+    path, dead = dead_letter(client, "paused", [{"n": n} for n in range(30)])
     begun = client.post(f"{dead}/redrive", {"rate": 1})
     task = f"/tasks/{begun.value['id']}"
 
@@ -161,7 +161,7 @@ def test_a_paused_redrive_moves_nothing_until_it_is_resumed(client: Client) -> N
 
 
 def test_a_redrive_that_waits_can_be_cancelled(client: Client) -> None:
-    path, dead = bury(client, "waiting", [1, 2, 3])
+    path, dead = dead_letter(client, "waiting", [1, 2, 3])
     answer = client.post(f"{dead}/redrive", {"stop_after": 1})
     until(lambda: client.get(f"{path}/stats").value["ready"] == 1, "the first one is back")
 
@@ -180,7 +180,7 @@ def test_a_change_that_makes_no_sense_is_refused(client: Client, wrong: dict[str
 
 
 def test_a_discard_is_undone_with_failures_and_ids(client: Client) -> None:
-    _, dead = bury(client, "discarded", ["a", "b"])
+    _, dead = dead_letter(client, "discarded", ["a", "b"])
     before = client.get(f"{dead}/dead-letters").value["messages"]
 
     task = ended(client, client.post(f"{dead}/discard", {"undo": True}))

@@ -1,4 +1,4 @@
-"""Staged batches by the door: who may, what is answered, and kill -9 at any moment."""
+"""Staged batches over REST: permissions, answers, and kill -9 at any moment."""
 
 from __future__ import annotations
 

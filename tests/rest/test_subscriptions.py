@@ -1,4 +1,4 @@
-"""Subscriptions and cursors by the door: through kill -9, by several users, with somebody waiting."""
+"""Subscriptions and cursors over REST: through kill -9, by several users, with a waiting reader."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ class Story:
 
     def _line(self, line: str) -> None:
         self._stage.before_line()
-        told, arrow, expected = line.partition("->")
-        words = shlex.split(told)
+        reported, arrow, expected = line.partition("->")
+        words = shlex.split(reported)
         if words[0][0].isdigit():
             self._advance(milliseconds(words.pop(0)))
         verb = getattr(self, f"do_{words[0].replace('-', '_')}")
@@ -228,8 +228,8 @@ class Story:
         for delivery in deliveries:
             receipt = (delivery.entry.seq, delivery.number)
             self._receipts.setdefault(f"{queue} {self._name(delivery.entry)}", []).append(receipt)
-        told = [f"{self._name(delivery.entry)}#{delivery.count}" for delivery in deliveries]
-        return ", ".join(told) or "nothing"
+        reported = [f"{self._name(delivery.entry)}#{delivery.count}" for delivery in deliveries]
+        return ", ".join(reported) or "nothing"
 
     def do_ack(self, queue: str, *names: str) -> str:
         results = self._broker.ack(queue, [self._receipt(queue, name) for name in names])

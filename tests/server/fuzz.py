@@ -35,7 +35,7 @@ from openq.server.http_request import HttpRequest
 from openq.server.listener import Listener
 from openq.sqs.requests import REQUESTS
 
-PATIENCE_S = 10.0  # for one request; after it, it hangs
+TIMEOUT_S = 10.0  # for one request; after it, it hangs
 TURNS = 50  # of the loop, before a thread is waited for
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\r\n\0]*")
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5]\d\d) [A-Za-z' -]+")
@@ -80,7 +80,7 @@ class MemoryTransport(asyncio.Transport):
         return self.closed
 
     def get_write_buffer_size(self) -> int:
-        return 0  # whoever reads from it is never behind
+        return 0  # its readers are never behind
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -207,7 +207,7 @@ class FuzzServer:
 
     def _settle(self, connection: HttpConnection, pipe: MemoryTransport, done: Callable[[], bool]) -> None:
         """Let the loop run until `done`, or until the one who is asked waits for messages."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         turns = 0
         while not done() and not pipe.closed:
             self._turn()
@@ -865,7 +865,7 @@ def main() -> int:
         sign_ins = SignIns()
         kinds = {
             "framing": framing.one,
-            "doors": fuzzer.one,
+            "protocols": fuzzer.one,
             "streams": Streams(fuzzer).one,
             "sign-ins": sign_ins.one,
         }
@@ -882,7 +882,7 @@ def main() -> int:
                         complaints += 1
                         print(f"{kind}, seed {options.seed}, case {number}: {str(found)[:3000]}", flush=True)
             server.tidy()
-            settled = settled or (resident_bytes() if counts["doors"] >= 5000 else 0)
+            settled = settled or (resident_bytes() if counts["protocols"] >= 5000 else 0)
         grown = resident_bytes() - settled if settled else 0
         sign_ins.close()
     framing.close()

@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any, NamedTuple
 
-PATIENCE_S = 60.0  # before a server that says nothing counts as hanging
+TIMEOUT_S = 60.0  # before a server that says nothing counts as hanging
 ACCOUNT = "000000000000"
 SQS_JSON = "application/x-amz-json-1.0"
 
@@ -50,7 +50,7 @@ def queue_url(name: str) -> str:
 class RawHttpClient:
     """One connection. Not thread-safe."""
 
-    def __init__(self, port: int, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(self, port: int, timeout_s: float = TIMEOUT_S) -> None:
         try:
             self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         except OSError as error:

@@ -1,6 +1,6 @@
 """A broker whose every verb lets others go first, as one that waits for a store far away.
 
-What it keeps it keeps in this process, so whatever a door does wrong with a broker that waits shows without
+What it keeps it keeps in this process, so a mistake of a protocol with a broker that waits shows without
 a Redis: each verb suspends its caller before it acts and again before it answers.
 """
 

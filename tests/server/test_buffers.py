@@ -226,10 +226,10 @@ def test_amqp_clients_over_the_ceiling_are_refused_and_others_go_on(
         until(lambda: metrics(wire)['openq_buffered_connections_closed_total{protocol="amqp"}'] == 1)
         until(lambda: len(spoken_to([talk.socket for talk in talks])) == 1)
 
-        [told] = spoken_to([talk.socket for talk in talks])
-        assert told is not talks[0].socket
+        [reported] = spoken_to([talk.socket for talk in talks])
+        assert reported is not talks[0].socket
         with pytest.raises(ConnectionEnded, match="506"):
-            next(talk for talk in talks if talk.socket is told).next()
+            next(talk for talk in talks if talk.socket is reported).next()
         assert metrics(wire)["openq_buffered_bytes_limit"] == 8 * MIB
         assert metrics(wire)['openq_buffered_bytes{protocol="amqp"}'] < 8 * MIB
         with RawClient(port).confirming() as other:

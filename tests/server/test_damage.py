@@ -71,7 +71,7 @@ def broker_of(server: InProcessServer) -> LocalBroker:
 def is_set_aside(server: InProcessServer, queue: str) -> None:
     """The damage is named in the list, the log, the metrics and the health; nothing else is."""
     broker = broker_of(server)
-    [damage] = [each for each in broker.damage.listed() if each.queue == queue]
+    [damage] = [each for each in broker.inspect.damage.listed() if each.queue == queue]
     assert damage.kind == "set_aside"
     assert damage.message_id == broker.inspect.id_of(QUEUES.index(queue) * 10 + 5)
     assert damage.file.endswith(".seg")
@@ -189,7 +189,7 @@ def test_the_command_line_lists_and_clears_damage_and_degraded_health_names_it(t
         check = run_in_process("healthcheck", OPENQ_URL=url)
         doctor = run_in_process("doctor", "--data", tmp_path, "--json", OPENQ_URL=url, OPENQ_PORT="0")
 
-        [damage] = broker.damage.listed()
+        [damage] = broker.inspect.damage.listed()
         assert listed.code == check.code == 0
         assert f"{damage.file} at offset {damage.offset}" in listed.out
         assert (json.loads(row)["id"], json.loads(row)["queue"]) == (damage.message_id, "by-rest")

@@ -1,4 +1,4 @@
-"""A disk that is full or broken, seen through the doors: who is refused, how, and who goes on."""
+"""A disk that is full or broken, seen through the protocols: who is refused, how, and who goes on."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_a_real_full_disk_refuses_publishers_and_recovers(tmp_path: Path) -> Non
 
 
 class Breaking(FaultyDisk):
-    """From the moment it is told to, every sync of a file fails."""
+    """Once switched on, every sync of a file fails."""
 
     broken = False
 

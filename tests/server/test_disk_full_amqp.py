@@ -1,4 +1,4 @@
-"""A full disk as AMQP clients see it: publishers are told and held back, consumers go on."""
+"""A full disk as AMQP clients see it: publishers are blocked, consumers go on."""
 
 from __future__ import annotations
 
@@ -231,19 +231,19 @@ LOOKS = ("overview", "nodes", "queues", "queues/%2F/q", "exchanges", "bindings",
 
 def test_a_publish_by_the_management_api_is_refused_with_503_and_the_reason(full: Full) -> None:
     for exchange in ("amq.default", "amq.fanout"):
-        status, told = full.api("POST", f"/api/exchanges/%2F/{exchange}/publish", MESSAGE)
+        status, reported = full.api("POST", f"/api/exchanges/%2F/{exchange}/publish", MESSAGE)
 
-        assert (status, told["error"]) == (503, "unavailable")
-        assert "disk" in told["reason"]
+        assert (status, reported["error"]) == (503, "unavailable")
+        assert "disk" in reported["reason"]
     full.make_room()
     until(lambda: full.api("POST", "/api/exchanges/%2F/amq.default/publish", MESSAGE)[0] == 200)
 
 
 def test_the_management_api_takes_or_refuses_every_change_in_order_while_the_disk_is_full(full: Full) -> None:
     for method_, path, body in CHANGES:
-        status, told = full.api(method_, path, body)
-        assert status in (200, 201, 204, 404, 503), (method_, path, told)
-        assert status != 503 or "disk" in told["reason"], (method_, path, told)
+        status, reported = full.api(method_, path, body)
+        assert status in (200, 201, 204, 404, 503), (method_, path, reported)
+        assert status != 503 or "disk" in reported["reason"], (method_, path, reported)
         assert all(full.api("GET", f"/api/{look}")[0] in (200, 404) for look in LOOKS)
 
 
@@ -255,9 +255,9 @@ def test_the_management_api_says_so_when_the_journal_has_failed(tmp_path: Path) 
         assert api("PUT", "/api/queues/%2F/q", {"durable": True})[0] == 201
         disk.broken = True
         for method_, path, body in CHANGES:
-            status, told = api(method_, path, body)
-            assert status in (404, 503), (method_, path, told)
-            assert status == 404 or "journal" in told["reason"], (method_, path, told)
+            status, reported = api(method_, path, body)
+            assert status in (404, 503), (method_, path, reported)
+            assert status == 404 or "journal" in reported["reason"], (method_, path, reported)
         assert api("GET", "/api/health/checks/alarms")[0] == 503
 
 
@@ -282,9 +282,9 @@ def test_what_the_disk_refuses_of_users_and_policies_is_neither_done_nor_half_do
         with monkeypatch.context() as broken:
             broken.setattr(os, "fsync", refuse)
             for path, body in (("policies/%2F/p", POLICY), ("users/boss", first)):
-                status, told = api("PUT", f"/api/{path}", body)
-                assert (status, told["error"]) == (503, "unavailable")
-                assert "disk full" in told["reason"]
+                status, reported = api("PUT", f"/api/{path}", body)
+                assert (status, reported["error"]) == (503, "unavailable")
+                assert "disk full" in reported["reason"]
                 assert api("GET", f"/api/{path}")[0] == 404
         assert api("GET", "/api/queues/%2F/q")[1]["policy"] is None
         assert api("PUT", "/api/policies/%2F/p", POLICY)[0] == 201

@@ -142,8 +142,8 @@ def test_names_that_are_too_long_to_be_any_are_not_remembered(server: FuzzServer
         server.feed([sqs("GetQueueAttributes", json.dumps({"QueueUrl": url}).encode())])
         server.feed([request_of("GET", "/livez", b"", host=f"h{n}" + "x" * 5_000)])
 
-    door = server.server.router._fallback.__self__  # type: ignore[attr-defined]
-    assert sum(map(len, door.resolver._urls)) < 10_000
+    handler = server.server.router._fallback.__self__  # type: ignore[attr-defined]
+    assert sum(map(len, handler.resolver._urls)) < 10_000
     assert sum(map(len, server.server.router._accepted_hosts)) < 10_000
 
 
@@ -155,7 +155,7 @@ def test_the_parser_never_sees_a_request_where_a_strict_one_sees_none(framing: F
 
 
 def test_requests_that_are_nearly_right_are_answered_well(server: FuzzServer) -> None:
-    run("doors", ProtocolFuzzer(server).one, SEED, 4_000)
+    run("protocols", ProtocolFuzzer(server).one, SEED, 4_000)
 
 
 def test_broken_streams_of_requests_are_answered_well(server: FuzzServer) -> None:
@@ -172,7 +172,7 @@ def test_nobody_gets_in_without_credentials() -> None:
 
 def test_nothing_piles_up(server: FuzzServer) -> None:
     fuzzer = ProtocolFuzzer(server)
-    run("doors", fuzzer.one, SEED, 500)
+    run("protocols", fuzzer.one, SEED, 500)
     server.tidy()
 
     context, router = server.server.context, server.server.router

@@ -101,23 +101,25 @@ def make_secrets(server: Served, data: Path, tmp_path: Path, wire: RawHttpClient
     }
 
 
-def use_secrets(server: Served, secrets: dict[str, str], told: ObservedTexts, wire: RawHttpClient) -> None:
-    """Sign in well and badly, through every door."""
+def use_secrets(
+    server: Served, secrets: dict[str, str], reported: ObservedTexts, wire: RawHttpClient
+) -> None:
+    """Authenticate with right and wrong credentials, in every protocol."""
     for user, password in (("admin", PASSWORD), ("bob", OTHER_PASSWORD)):
         answer = wire.ask(rest_request("GET", "whoami", None, basic(user, password)))
-        assert told.answer("whoami", answer).status == 200
+        assert reported.answer("whoami", answer).status == 200
     for name in ("token", "token by REST"):
         answer = wire.ask(rest_request("GET", "whoami", None, bearer(secrets[name])))
-        assert told.answer("whoami", answer).status == 200
+        assert reported.answer("whoami", answer).status == 200
     url = server.url
     client = sqs_client(url, secrets["key id"], secrets["key"])
-    told.note("sqs", str(client.create_queue(QueueName="q")))  # type: ignore[attr-defined]
+    reported.note("sqs", str(client.create_queue(QueueName="q")))  # type: ignore[attr-defined]
     wrong = sqs_client(
         url, secrets["key id"], secrets["key"][:-1] + ("y" if secrets["key"].endswith("x") else "x")
     )
     with pytest.raises(ClientError) as refused:
         wrong.list_queues()  # type: ignore[attr-defined]
-    told.note("sqs refusal", str(refused.value.response))
+    reported.note("sqs refusal", str(refused.value.response))
     attempts = [
         basic("admin", WRONG_PASSWORD),
         basic("nobody", PASSWORD),
@@ -128,7 +130,7 @@ def use_secrets(server: Served, secrets: dict[str, str], told: ObservedTexts, wi
     ]
     for headers in attempts:
         answer = wire.ask(rest_request("GET", "whoami", None, headers))
-        assert told.answer("refusal", answer).status == 401
+        assert reported.answer("refusal", answer).status == 401
     # A client that puts it where it does not belong must not find it in a log.
     misplaced = [
         request_bytes("GET", f"/api/v1/queues?token={secrets['token']}", b"", basic("admin", PASSWORD)),
@@ -139,7 +141,7 @@ def use_secrets(server: Served, secrets: dict[str, str], told: ObservedTexts, wi
         wire.ask(data)
 
 
-def look_everywhere(server: Served, data: Path, told: ObservedTexts, wire: RawHttpClient) -> None:
+def look_everywhere(server: Served, data: Path, reported: ObservedTexts, wire: RawHttpClient) -> None:
     as_admin = basic("admin", PASSWORD)
     paths = [
         "audit?limit=1000",
@@ -155,17 +157,17 @@ def look_everywhere(server: Served, data: Path, told: ObservedTexts, wire: RawHt
     ]
     for path in paths:
         answer = wire.ask(rest_request("GET", path, None, as_admin))
-        assert told.answer(path, answer).status == 200
+        assert reported.answer(path, answer).status == 200
     for path in ("/metrics", "/openapi.json", "/readyz", "/livez"):
-        told.answer(path, wire.ask(request_bytes("GET", path, b"", as_admin)))
+        reported.answer(path, wire.ask(request_bytes("GET", path, b"", as_admin)))
     for command in ("user", "key", "token"):
         for more in ((), ("--json",)):
             done = cli(command, "ls", "--data", data, *more)
-            told.note(f"openq {command} ls", done.out + done.err)
+            reported.note(f"openq {command} ls", done.out + done.err)
     done = cli("perm", "test", "bob", "send", "q", "--data", data)
-    told.note("openq perm test", done.out + done.err)
+    reported.note("openq perm test", done.out + done.err)
     for name in ("cmdline", "status", "comm"):
-        told.note(f"/proc {name}", Path(f"/proc/{server.pid}/{name}").read_bytes())
+        reported.note(f"/proc {name}", Path(f"/proc/{server.pid}/{name}").read_bytes())
 
 
 def test_no_secret_is_shown_to_anybody_but_its_owner(tmp_path: Path) -> None:
@@ -173,28 +175,28 @@ def test_no_secret_is_shown_to_anybody_but_its_owner(tmp_path: Path) -> None:
     password_file = tmp_path / "pw"
     password_file.write_text(PASSWORD + "\n")
     password_file.chmod(0o600)
-    told = ObservedTexts()
+    reported = ObservedTexts()
     words = ("user", "add", "admin", "--role", "admin", "--password", "--data", data)
     done = cli(*words, OPENQ_PASSWORD_FILE=str(password_file))
-    told.note("openq user add", done.out + done.err)
+    reported.note("openq user add", done.out + done.err)
     password_file.unlink()
 
     logs = ("--log-level", "debug", "--log-format", "json", "--log-requests", "--log-slow", "0.000001")
     server = start(data, *logs, "--log-events").wait()
     with RawHttpClient(server.port) as wire:
         secrets = make_secrets(server, data, tmp_path, wire)
-        use_secrets(server, secrets, told, wire)
-        look_everywhere(server, data, told, wire)
+        use_secrets(server, secrets, reported, wire)
+        look_everywhere(server, data, reported, wire)
     assert server.stop() == 0
-    told.note("stdout", "\n".join(server.lines))
-    told.note("log", "\n".join(server.log))
+    reported.note("stdout", "\n".join(server.lines))
+    reported.note("log", "\n".join(server.log))
 
     logged = [json.loads(line) for line in server.log]
     assert {"login_refused", "request", "slow_request"} <= {line["event"] for line in logged}
     public = {"key id"}
     for kind, secret in secrets.items():
         if kind not in public:
-            assert told.holding(secret) == [], kind
+            assert reported.holding(secret) == [], kind
     check_files(data, secrets)
 
 

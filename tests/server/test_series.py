@@ -46,7 +46,7 @@ class Recorded:
     def __init__(self, broker: Broker, clock: VirtualClock, pages: SeriesPages | None = None) -> None:
         self.broker = broker
         self.clock = clock
-        self.pages = pages or broker.series_pages
+        self.pages = pages or broker.statistics.pages
         self.recorder = SeriesRecorder(broker, self.pages)
         self.reader = SeriesReader(self.pages)
         self.recorder.sample()
@@ -213,15 +213,15 @@ def test_a_queue_that_is_deleted_and_created_again_counts_anew(recorded: Recorde
 def test_only_one_server_of_a_store_records_and_another_one_goes_on() -> None:
     with single() as store:
         one, other = (RedisBroker(store.url, profile="fast") for _ in range(2))
-        assert one.series_pages.lead()
-        assert not other.series_pages.lead()
-        assert one.series_pages.lead()
+        assert one.statistics.pages.lead()
+        assert not other.statistics.pages.lead()
+        assert one.statistics.pages.lead()
 
-        one.series_pages.write([(3, 64, b"shared")])
-        assert other.series_pages.read(3, 64, 6) == b"shared"
-        one.series_pages.close()
+        one.statistics.pages.write([(3, 64, b"shared")])
+        assert other.statistics.pages.read(3, 64, 6) == b"shared"
+        one.statistics.pages.close()
 
-        assert other.series_pages.lead()
+        assert other.statistics.pages.lead()
         one.close()
         other.close()
 
@@ -304,7 +304,7 @@ def test_a_disk_that_cannot_be_written_leaves_a_gap_and_an_error_in_the_metrics(
 
     clock = VirtualClock()
     broker = LocalBroker(clock=clock)
-    broker.series_pages = pages = Full()
+    broker.statistics.pages = pages = Full()
     thread = SeriesThread(broker)
     thread.sample()
     pages.is_full = True

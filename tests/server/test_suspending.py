@@ -1,4 +1,4 @@
-"""The doors before a broker that waits: other requests go on meanwhile, and nothing gets out of order."""
+"""The protocols before a broker that waits: other requests go on meanwhile, and nothing gets out of order."""
 
 from __future__ import annotations
 

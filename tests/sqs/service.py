@@ -107,7 +107,7 @@ class Service:
         for body in bodies:
             self.broker.publish(queue, Draft(body.encode()))
 
-    def bury(self, queue: str, *bodies: str) -> None:
+    def dead_letter(self, queue: str, *bodies: str) -> None:
         """Messages that die in a queue at once."""
         self.send(queue, *bodies)
         for delivery in self.broker.receive(queue, len(bodies)):

@@ -52,8 +52,8 @@ def handle(task_id: object, arn: object) -> str:
 
 def test_dead_letters_go_back_to_where_they_died(sqs: Service) -> None:
     sqs.create("payments", RedrivePolicy=redrive_policy("dead"))
-    sqs.bury("orders", "o1", "o2")
-    sqs.bury("payments", "p1")
+    sqs.dead_letter("orders", "o1", "o2")
+    sqs.dead_letter("payments", "p1")
     assert bodies(sqs, "dead") == {b"o1", b"o2", b"p1"}
 
     start(sqs)
@@ -74,7 +74,7 @@ def test_dead_letters_go_back_to_where_they_died(sqs: Service) -> None:
 
 
 def test_dead_letters_go_where_they_are_sent(sqs: Service) -> None:
-    sqs.bury("orders", "o1", "o2")
+    sqs.dead_letter("orders", "o1", "o2")
     sqs.send("dead", "never died")
 
     start(sqs, destination_arn=ARN + "elsewhere", max_number_of_messages_per_second=500)
@@ -89,7 +89,7 @@ def test_dead_letters_go_where_they_are_sent(sqs: Service) -> None:
 
 def test_what_never_died_has_nowhere_to_go_back_to(sqs: Service) -> None:
     sqs.send("dead", "never died")
-    sqs.bury("orders", "o1")
+    sqs.dead_letter("orders", "o1")
 
     start(sqs)
     sqs.finish()
@@ -101,7 +101,7 @@ def test_what_never_died_has_nowhere_to_go_back_to(sqs: Service) -> None:
 
 
 def test_letters_of_a_queue_that_is_gone_stay_where_they_are(sqs: Service) -> None:
-    sqs.bury("orders", "o1")
+    sqs.dead_letter("orders", "o1")
     sqs.broker.delete("orders")
 
     start(sqs)
@@ -112,7 +112,7 @@ def test_letters_of_a_queue_that_is_gone_stay_where_they_are(sqs: Service) -> No
 
 
 def test_a_move_fails_when_its_destination_is_deleted(sqs: Service) -> None:
-    sqs.bury("orders", *(f"o{n}" for n in range(10)))
+    sqs.dead_letter("orders", *(f"o{n}" for n in range(10)))
 
     start(sqs, destination_arn=ARN + "elsewhere", max_number_of_messages_per_second=1)
     sqs.broker.delete("elsewhere")
@@ -125,7 +125,7 @@ def test_a_move_fails_when_its_destination_is_deleted(sqs: Service) -> None:
 
 def test_a_running_move_can_be_cancelled_and_nothing_is_lost(sqs: Service) -> None:
     everything = {f"o{n}" for n in range(10)}
-    sqs.bury("orders", *everything)
+    sqs.dead_letter("orders", *everything)
 
     task = start(sqs, max_number_of_messages_per_second=1)
     [running] = listed(sqs)
@@ -145,7 +145,7 @@ def test_a_running_move_can_be_cancelled_and_nothing_is_lost(sqs: Service) -> No
 
 
 def test_there_is_one_move_at_a_time_for_a_queue(sqs: Service) -> None:
-    sqs.bury("orders", *(f"o{n}" for n in range(10)))
+    sqs.dead_letter("orders", *(f"o{n}" for n in range(10)))
     task = start(sqs, max_number_of_messages_per_second=1)
 
     for attempt in (1, 2):
@@ -235,7 +235,7 @@ def test_only_a_dead_letter_queue_can_be_redriven(sqs: Service) -> None:
 
 
 def test_a_queue_that_still_holds_dead_letters_can_be_redriven(sqs: Service) -> None:
-    sqs.bury("orders", "o1")
+    sqs.dead_letter("orders", "o1")
     sqs.set("http://x/000000000000/orders", RedrivePolicy="")
 
     start(sqs)
@@ -336,7 +336,7 @@ def manager(account: str) -> Principal:
 
 
 def test_nobody_cancels_a_move_of_another_account(sqs: Service) -> None:
-    sqs.bury("orders", *(f"o{n}" for n in range(10)))
+    sqs.dead_letter("orders", *(f"o{n}" for n in range(10)))
     task = start(sqs, max_number_of_messages_per_second=1)
 
     error = sqs.refused("CancelMessageMoveTask", manager(OTHER), task_handle=task)
@@ -348,7 +348,7 @@ def test_nobody_cancels_a_move_of_another_account(sqs: Service) -> None:
 
 def test_messages_are_moved_to_another_account_only_where_that_allows_it(sqs: Service) -> None:
     url = sqs.do("CreateQueue", sqs.guard.open_principal(OTHER), queue_name="theirs")["QueueUrl"]
-    sqs.bury("orders", "o1")
+    sqs.dead_letter("orders", "o1")
     members = {"source_arn": ARN + "dead", "destination_arn": THEIRS}
 
     error = sqs.refused("StartMessageMoveTask", manager("000000000000"), **members)
@@ -368,7 +368,7 @@ def test_messages_are_moved_to_another_account_only_where_that_allows_it(sqs: Se
 
 
 def test_messages_go_back_only_by_somebody_who_may_send_there(sqs: Service) -> None:
-    sqs.bury("orders", "o1")
+    sqs.dead_letter("orders", "o1")
     only_dead = Rule("allow", frozenset({"manage"}), "dead")
 
     error = sqs.refused(
@@ -385,8 +385,8 @@ def test_messages_go_back_only_by_somebody_who_may_send_there(sqs: Service) -> N
 
 def test_letters_of_queues_that_are_no_sources_any_more_go_back_only_with_permission(sqs: Service) -> None:
     sqs.create("secret", RedrivePolicy=redrive_policy("dead"))
-    sqs.bury("secret", "s1")
-    sqs.bury("orders", "o1")
+    sqs.dead_letter("secret", "s1")
+    sqs.dead_letter("orders", "o1")
     sqs.broker.declare("secret", QueueSettings(), change=True)
     all_but_one = (*ROLES["manager"], Rule("deny", frozenset({"send"}), "secret"))
 
@@ -415,7 +415,7 @@ def test_a_deny_on_condition_keeps_a_move_from_its_destination(sqs: Service, con
     statement = {"Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Condition": condition}
     policy = json.dumps({"Version": "2012-10-17", "Statement": [{**statement, "Resource": "*"}]})
     sqs.broker.declare("elsewhere", QueueSettings(notes={"sqs.Policy": policy}), change=True)
-    sqs.bury("orders", "o1")
+    sqs.dead_letter("orders", "o1")
 
     error = sqs.refused(
         "StartMessageMoveTask",

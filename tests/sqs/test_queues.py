@@ -333,11 +333,11 @@ def test_the_sources_in_another_account_have_that_accounts_urls(sqs: Service) ->
 def test_a_purge_takes_everything_and_the_next_waits_a_minute(sqs: Service) -> None:
     url = sqs.create("orders")
     sqs.send("orders", "one", "two")
-    [lent] = sqs.broker.receive("orders", 1)
+    [leased] = sqs.broker.receive("orders", 1)
     sqs.do("PurgeQueue", queue_url=url)
 
     assert set(sqs.attributes(url, *queue_attributes.COUNTS).values()) == {"0"}
-    assert sqs.broker.ack("orders", [(lent.entry.seq, lent.number)])[0] is not None
+    assert sqs.broker.ack("orders", [(leased.entry.seq, leased.number)])[0] is not None
     sqs.clock.advance(59.999)
     error = sqs.refused("PurgeQueue", queue_url=url)
     assert (error.code, error.status) == ("AWS.SimpleQueueService.PurgeQueueInProgress", 403)

@@ -349,7 +349,7 @@ def test_a_move_stays_in_its_region(sqs: Service) -> None:
     made(sqs, "orders", WEST, RedrivePolicy=redrive_to(arn(sqs, dead)))
     own = made(sqs, "orders")
     queue_key = f"@{WEST}.{ACCOUNT}/orders"
-    sqs.bury(queue_key, "lost")
+    sqs.dead_letter(queue_key, "lost")
 
     error = refused(
         sqs, "StartMessageMoveTask", WEST, source_arn=arn(sqs, dead), destination_arn=arn(sqs, own)

@@ -26,7 +26,7 @@ SAME = {"sec-fetch-site": "same-origin"}
 
 
 @dataclass
-class Site:
+class ServedUi:
     server: Served
     store: UserStore
     token: str
@@ -37,7 +37,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedUi]:
     data: Path = tmp_path_factory.mktemp("sessions") / "data"
     data.mkdir()
     store = UserStore(data / "users.json")
@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     store.add_user("bob", role="manager", password=PASSWORD)
     token = store.create_token("bob", "narrow", rules=[Rule("allow", frozenset({"peek"}), "mine-*")])
     with served(data) as server:
-        yield Site(server, store, token)
+        yield ServedUi(server, store, token)
         shown = "\n".join(server.log + server.lines)
         assert PASSWORD not in shown
         assert token not in shown
@@ -62,8 +62,8 @@ def log_in(client: Client, **body: str) -> tuple[Answer, dict[str, str]]:
     return answer, {"cookie": cookie, **SAME}
 
 
-def test_a_visitor_learns_that_a_login_is_needed_and_nothing_more(site: Site) -> None:
-    answer = site.client.get("/session")
+def test_a_visitor_learns_that_a_login_is_needed_and_nothing_more(ui: ServedUi) -> None:
+    answer = ui.client.get("/session")
 
     assert answer.status == 200
     view = answer.value
@@ -73,8 +73,8 @@ def test_a_visitor_learns_that_a_login_is_needed_and_nothing_more(site: Site) ->
         assert view[hidden] is None
 
 
-def test_a_password_begins_a_session_whose_cookie_is_a_login(site: Site) -> None:
-    answer, cookie = log_in(site.client, user="vic", password=PASSWORD)
+def test_a_password_begins_a_session_whose_cookie_is_a_login(ui: ServedUi) -> None:
+    answer, cookie = log_in(ui.client, user="vic", password=PASSWORD)
 
     assert answer.status == 201
     line = answer.headers["set-cookie"]
@@ -82,95 +82,95 @@ def test_a_password_begins_a_session_whose_cookie_is_a_login(site: Site) -> None
     assert "SameSite=Strict" in line
     assert "Path=/" in line
     assert "Secure" not in line  # not on TLS
-    view = site.client.get("/session", **cookie).value
+    view = ui.client.get("/session", **cookie).value
     assert (view["user"], view["role"], view["by"]) == ("vic", "viewer", "session")
     wanted = {"send": "none", "receive": "none", "peek": "all", "manage": "none", "admin": False}
     assert view["permissions"] == wanted
     assert view["read_only"] is True
     assert view["ends"] > view["idle_until"] > view["begun"]
-    assert site.client.get("/queues", **cookie).status == 200
-    assert site.client.get("/users", **cookie).status == 403
-    assert site.client.send("GET", "/metrics", headers=cookie).status == 200
+    assert ui.client.get("/queues", **cookie).status == 200
+    assert ui.client.get("/users", **cookie).status == 403
+    assert ui.client.send("GET", "/metrics", headers=cookie).status == 200
 
 
-def test_a_token_begins_a_session_with_its_own_limits(site: Site) -> None:
-    answer, cookie = log_in(site.client, token=site.token)
+def test_a_token_begins_a_session_with_its_own_limits(ui: ServedUi) -> None:
+    answer, cookie = log_in(ui.client, token=ui.token)
 
     assert answer.value["token_rules"][0]["queues"] == "mine-*"
     assert answer.value["permissions"]["peek"] == "some"
     assert answer.value["permissions"]["manage"] == "none"
-    assert site.client.put("/queues/mine-1", {}, **cookie).status == 403
+    assert ui.client.put("/queues/mine-1", {}, **cookie).status == 403
 
 
-def test_a_wrong_password_is_refused_like_everywhere(site: Site) -> None:
-    answer, _ = log_in(site.client, user="ann", password="wrong")
+def test_a_wrong_password_is_refused_like_everywhere(ui: ServedUi) -> None:
+    answer, _ = log_in(ui.client, user="ann", password="wrong")
     assert (answer.status, answer.code) == (401, "login_refused")
     assert "set-cookie" not in answer.headers
     assert "Basic" in answer.headers["www-authenticate"]
     # The script of a page: the browser must not ask by a dialog of its own.
-    answer = site.client.post(
+    answer = ui.client.post(
         "/session", {"user": "ann", "password": "wrong"}, **{**SAME, "sec-fetch-mode": "cors"}
     )
     assert answer.status == 401
     assert "Basic" not in answer.headers["www-authenticate"]
     for body in ({}, {"user": "ann"}, {"user": "ann", "password": 1}, {"user": "a", "passwort": "b"}):
-        assert site.client.post("/session", body, **SAME).status == 422
+        assert ui.client.post("/session", body, **SAME).status == 422
 
 
-def test_logging_out_ends_this_session_and_everywhere_all(site: Site) -> None:
-    _, first = log_in(site.client, user="bob", password=PASSWORD)
-    _, second = log_in(site.client, user="bob", password=PASSWORD)
-    _, third = log_in(site.client, user="bob", password=PASSWORD)
+def test_logging_out_ends_this_session_and_everywhere_all(ui: ServedUi) -> None:
+    _, first = log_in(ui.client, user="bob", password=PASSWORD)
+    _, second = log_in(ui.client, user="bob", password=PASSWORD)
+    _, third = log_in(ui.client, user="bob", password=PASSWORD)
 
-    answer = site.client.delete("/session", **first)
+    answer = ui.client.delete("/session", **first)
     assert answer.value == {"ended": 1}
     assert "Max-Age=0" in answer.headers["set-cookie"]
-    ended = site.client.get("/queues", **first)
+    ended = ui.client.get("/queues", **first)
     assert (ended.status, ended.code) == (401, "session_expired")
-    assert site.client.get("/session", **first).value["authenticated"] is False
-    assert site.client.get("/queues", **second).status == 200
-    assert site.client.delete("/sessions", **second).value["ended"] >= 2
+    assert ui.client.get("/session", **first).value["authenticated"] is False
+    assert ui.client.get("/queues", **second).status == 200
+    assert ui.client.delete("/sessions", **second).value["ended"] >= 2
     for cookie in (second, third):
-        assert site.client.get("/queues", **cookie).status == 401
-    assert site.client.delete("/session").value == {"ended": 0}
+        assert ui.client.get("/queues", **cookie).status == 401
+    assert ui.client.delete("/session").value == {"ended": 0}
 
 
-def test_an_admin_ends_the_sessions_of_another_user_and_nobody_else_does(site: Site) -> None:
-    _, admin = log_in(site.client, user="ann", password=PASSWORD)
-    _, viewer = log_in(site.client, user="vic", password=PASSWORD)
+def test_an_admin_ends_the_sessions_of_another_user_and_nobody_else_does(ui: ServedUi) -> None:
+    _, admin = log_in(ui.client, user="ann", password=PASSWORD)
+    _, viewer = log_in(ui.client, user="vic", password=PASSWORD)
 
-    assert site.client.delete("/sessions?user=ann", **viewer).status == 403
-    assert site.client.delete("/sessions?user=vic", **admin).value["ended"] >= 1
-    assert site.client.get("/queues", **viewer).status == 401
-    assert site.client.get("/queues", **admin).status == 200
-
-
-def test_a_new_password_ends_the_sessions(site: Site) -> None:
-    _, admin = log_in(site.client, user="ann", password=PASSWORD)
-    site.client.put("/users/eve", {"role": "viewer", "password": PASSWORD}, **admin)
-    _, cookie = log_in(site.client, user="eve", password=PASSWORD)
-    assert site.client.get("/queues", **cookie).status == 200
-
-    site.client.put("/users/eve", {"password": PASSWORD + "2"}, **admin)
-    assert site.client.get("/queues", **cookie).status == 401
-    _, cookie = log_in(site.client, user="eve", password=PASSWORD + "2")
-    site.client.delete("/users/eve", **admin)
-    assert site.client.get("/queues", **cookie).status == 401
+    assert ui.client.delete("/sessions?user=ann", **viewer).status == 403
+    assert ui.client.delete("/sessions?user=vic", **admin).value["ended"] >= 1
+    assert ui.client.get("/queues", **viewer).status == 401
+    assert ui.client.get("/queues", **admin).status == 200
 
 
-def test_logins_and_logouts_are_in_the_audit_log(site: Site) -> None:
-    _, admin = log_in(site.client, user="ann", password=PASSWORD)
-    answer, viewer = log_in(site.client, user="vic", password=PASSWORD)
+def test_a_new_password_ends_the_sessions(ui: ServedUi) -> None:
+    _, admin = log_in(ui.client, user="ann", password=PASSWORD)
+    ui.client.put("/users/eve", {"role": "viewer", "password": PASSWORD}, **admin)
+    _, cookie = log_in(ui.client, user="eve", password=PASSWORD)
+    assert ui.client.get("/queues", **cookie).status == 200
+
+    ui.client.put("/users/eve", {"password": PASSWORD + "2"}, **admin)
+    assert ui.client.get("/queues", **cookie).status == 401
+    _, cookie = log_in(ui.client, user="eve", password=PASSWORD + "2")
+    ui.client.delete("/users/eve", **admin)
+    assert ui.client.get("/queues", **cookie).status == 401
+
+
+def test_logins_and_logouts_are_in_the_audit_log(ui: ServedUi) -> None:
+    _, admin = log_in(ui.client, user="ann", password=PASSWORD)
+    answer, viewer = log_in(ui.client, user="vic", password=PASSWORD)
     assert answer.status == 201, answer.data
-    assert site.client.delete("/session", **viewer).value == {"ended": 1}
+    assert ui.client.delete("/session", **viewer).value == {"ended": 1}
 
-    records = site.client.get("/audit?limit=1000", **admin).value["records"]
+    records = ui.client.get("/audit?limit=1000", **admin).value["records"]
     found = {(each["action"], each["user"], each["outcome"]) for each in records}
     assert {("login", "ann", "ok"), ("login", "vic", "ok"), ("logout", "vic", "ok")} <= found
 
 
-def test_a_changing_request_with_the_cookie_must_be_of_our_own_page(site: Site) -> None:
-    _, cookie = log_in(site.client, user="ann", password=PASSWORD)
+def test_a_changing_request_with_the_cookie_must_be_of_our_own_page(ui: ServedUi) -> None:
+    _, cookie = log_in(ui.client, user="ann", password=PASSWORD)
     bare = {"cookie": cookie["cookie"]}
 
     refused: list[dict[str, str]] = [
@@ -182,38 +182,38 @@ def test_a_changing_request_with_the_cookie_must_be_of_our_own_page(site: Site) 
         {"origin": "http://127.0.0.1:1"},
     ]
     for headers in refused:
-        answer = site.client.put("/queues/csrf", {}, **bare, **headers)
+        answer = ui.client.put("/queues/csrf", {}, **bare, **headers)
         assert answer.status == 403, headers
-    assert site.client.get("/queues/csrf", **cookie).status == 404
-    for headers in (SAME, {"origin": site.server.url}, {"x-openq-request": "1"}):
-        assert site.client.put("/queues/csrf", {}, **bare, **headers).status in (200, 201)
+    assert ui.client.get("/queues/csrf", **cookie).status == 404
+    for headers in (SAME, {"origin": ui.server.url}, {"x-openq-request": "1"}):
+        assert ui.client.put("/queues/csrf", {}, **bare, **headers).status in (200, 201)
     for headers in ({"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}):
-        assert site.client.get("/queues", **bare, **headers).status == 403
-    assert site.client.get("/queues", **bare, **{"sec-fetch-site": "none"}).status == 200
-    foreign = site.client.post(
+        assert ui.client.get("/queues", **bare, **headers).status == 403
+    assert ui.client.get("/queues", **bare, **{"sec-fetch-site": "none"}).status == 200
+    foreign = ui.client.post(
         "/session", {"user": "ann", "password": PASSWORD}, **{"sec-fetch-site": "cross-site"}
     )
     assert foreign.status == 403
 
 
-def test_events_and_the_websocket_take_the_cookie(site: Site) -> None:
-    _, cookie = log_in(site.client, user="ann", password=PASSWORD)
-    site.client.put("/queues/live", {}, **cookie)
+def test_events_and_the_websocket_take_the_cookie(ui: ServedUi) -> None:
+    _, cookie = log_in(ui.client, user="ann", password=PASSWORD)
+    ui.client.put("/queues/live", {}, **cookie)
 
-    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", ui.server.port, timeout=30)
     connection.request("GET", "/api/v1/events?from=end", headers=cookie)
     answer = connection.getresponse()
     assert answer.status == 200
-    site.client.post("/queues/live/messages", {"payload": "hi"}, **cookie)
+    ui.client.post("/queues/live/messages", {"payload": "hi"}, **cookie)
     seen = b""
     while b"published" not in seen:
         seen += answer.readline()
     answer.close()
     connection.close()
-    url = f"ws://127.0.0.1:{site.server.port}/api/v1/stream"
+    url = f"ws://127.0.0.1:{ui.server.port}/api/v1/stream"
     headers = {"cookie": cookie["cookie"]}
     with connect(
-        url, subprotocols=["openq.json"], origin=site.server.url, additional_headers=headers
+        url, subprotocols=["openq.json"], origin=ui.server.url, additional_headers=headers
     ) as socket:  # type: ignore[list-item, arg-type]
         assert socket.subprotocol == "openq.json"
     with (
@@ -224,14 +224,14 @@ def test_events_and_the_websocket_take_the_cookie(site: Site) -> None:
     assert refused.value.response.status_code == 403
 
 
-def test_a_stream_ends_with_its_session(site: Site) -> None:
-    _, cookie = log_in(site.client, user="vic", password=PASSWORD)
-    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=30)
+def test_a_stream_ends_with_its_session(ui: ServedUi) -> None:
+    _, cookie = log_in(ui.client, user="vic", password=PASSWORD)
+    connection = http.client.HTTPConnection("127.0.0.1", ui.server.port, timeout=30)
     connection.request("GET", "/api/v1/events?from=end", headers=cookie)
     answer = connection.getresponse()
     assert answer.status == 200
 
-    site.client.delete("/session", **cookie)
+    ui.client.delete("/session", **cookie)
 
     while answer.readline():  # the server closes it
         pass

@@ -83,7 +83,7 @@ def job() -> str:
         while True:
             time.sleep(0.001)
     except LeaseLost:
-        print("told", flush=True)
+        print("reported", flush=True)
     return "first"
 Worker(app).run()
 """
@@ -109,7 +109,7 @@ def test_a_worker_that_was_paused_learns_that_its_job_runs_elsewhere(tmp_path: P
                 assert sent.result(timeout=60) == "second"
                 until(lambda: sent.status() == "done")
             paused.send_signal(signal.SIGCONT)
-            assert paused.stdout.readline() == b"told\n"
+            assert paused.stdout.readline() == b"reported\n"
             assert sent.result(timeout=60) == "second"
             assert len(app.queues.open("default")) == 0
         finally:

@@ -21,7 +21,7 @@ def test_a_function_that_takes_too_long_gets_an_exception() -> None:
             while True:
                 time.sleep(0.001)
         except TimeLimitExceeded:
-            caught.append("told")
+            caught.append("reported")
             raise
 
     @app.task
@@ -39,7 +39,7 @@ def test_a_function_that_takes_too_long_gets_an_exception() -> None:
     letter = dead.peek()
     assert letter is not None
     assert letter.reason == "TimeLimitExceeded: longer than 0.05 s"
-    assert sorted(caught) == ["after", "told"], "the next job of the thread is not hit"
+    assert sorted(caught) == ["after", "reported"], "the next job of the thread is not hit"
     app.close()
 
 
@@ -105,7 +105,7 @@ def test_the_time_limit_of_one_job_never_hits_another() -> None:
 
 def test_the_hard_limit_is_left_to_the_service() -> None:
     app = App()
-    release, told = threading.Event(), threading.Event()
+    release, reported = threading.Event(), threading.Event()
     jobs: list[ActiveJob] = []
 
     @app.task(hard_timeout=0.05)
@@ -115,12 +115,12 @@ def test_the_hard_limit_is_left_to_the_service() -> None:
 
     def on_hard_timeout(job: ActiveJob) -> None:
         jobs.append(job)
-        told.set()
+        reported.set()
 
     stuck.send()
     worker = Worker(app, on_hard_timeout=on_hard_timeout)
     worker.start()
-    assert told.wait(30)
+    assert reported.wait(30)
     release.set()
     worker.stop()
 

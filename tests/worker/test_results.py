@@ -160,7 +160,7 @@ def test_a_running_job_is_cancelled(make_app: MakeApp, run_worker: RunWorker) ->
             while True:
                 time.sleep(0.001)
         except JobCancelled:
-            seen.append("told")
+            seen.append("reported")
             raise
 
     @app.task(queue="other")
@@ -176,7 +176,7 @@ def test_a_running_job_is_cancelled(make_app: MakeApp, run_worker: RunWorker) ->
         with pytest.raises(JobWasCancelled):
             job.result(timeout=30)
     until(lambda: outcomes(worker) == {"cancelled": 2})
-    assert seen == ["started", "started", "told"]
+    assert seen == ["started", "started", "reported"]
     assert [job.status() for job in jobs] == ["cancelled", "cancelled"]
 
 
@@ -236,7 +236,7 @@ def test_a_job_whose_lease_was_lost_stores_nothing(make_app: MakeApp) -> None:
             while True:
                 time.sleep(0.001)
         except LeaseLost:
-            seen.append("told")
+            seen.append("reported")
         return "late"
 
     job = slow.send()
@@ -246,5 +246,5 @@ def test_a_job_whose_lease_was_lost_stores_nothing(make_app: MakeApp) -> None:
     app.queues.open("default").purge()
     until(lambda: outcomes(worker) == {"lost": 1})
     worker.stop()
-    assert seen == ["started", "told"]
+    assert seen == ["started", "reported"]
     assert app.store.outcome(job.id) is None

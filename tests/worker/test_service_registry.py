@@ -107,7 +107,7 @@ def test_the_entry_of_a_killed_worker_vanishes(server: Served, jobs: OpenQ, tmp_
 def test_a_quiet_worker_receives_nothing_more(server: Served, jobs: OpenQ, tmp_path: Path) -> None:
     with worker(tmp_path, "--exec", "cat >> seen", "--name", "quieted", *flags(server, jobs)) as service:
         until(lambda: workers(server, "quieted"))
-        assert "1 process of quieted told to be quiet" in openq(server, "worker", "quiet", "quieted")
+        assert "sent quiet to 1 process of quieted" in openq(server, "worker", "quiet", "quieted")
         until(lambda: workers(server, "quieted")[0]["state"] == "quiet")
         jobs.publish("x")
 

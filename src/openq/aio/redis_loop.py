@@ -193,7 +193,7 @@ class RedisTaskWait(MessageWait):
             if timeout is not None and timeout <= 0:
                 greenlets.spawn(self._poll, done=self._on_registered)
             else:
-                greenlets.spawn(self._attend, done=self._on_registered)
+                greenlets.spawn(self._add_waiter, done=self._on_registered)
             if not self._future.done():
                 if timeout is not None:
                     timer = self._loop.call_later(timeout, self._on_timeout)
@@ -210,7 +210,7 @@ class RedisTaskWait(MessageWait):
                 timer.cancel()
         return self._waits.finish(self)
 
-    # `_poll` and `_attend` call the broker of the queue, which refuses once the queue is closed.
+    # `_poll` and `_add_waiter` call the broker of the queue, which refuses once the queue is closed.
 
     def _poll(self) -> None:
         waiter = self._waiter
@@ -220,7 +220,7 @@ class RedisTaskWait(MessageWait):
             )
         )
 
-    def _attend(self) -> None:
+    def _add_waiter(self) -> None:
         deliveries = self._loop_queue.queue.core.broker.add_waiter(self._queue, self._waiter)
         if deliveries is not None:
             self._on_deliveries(deliveries)

@@ -6,7 +6,7 @@
          |                      v                                 |  | holds again within the delay
          +----------------- (dropped)      does not hold for the delay
          |                                                        v
-         +------- told, or given up -------------------------- resolved
+         +------- notified, or given up ---------------------- resolved
 
 The delay is the `keep` of the rule. Flap damping: each time that an alert has fired within the last hour
 doubles it, up to 15 minutes, so an alert that comes and goes becomes one alert that stays.

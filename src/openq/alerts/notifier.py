@@ -206,7 +206,7 @@ class Notifier:
     ) -> bool:
         sent = alert.sent.get(name)
         if alert.state == RESOLVED:
-            # Silenced or not: who was told that it began is told that it ended.
+            # Silenced or not: a destination that was notified of the start is notified of the end.
             return sent is not None and sent.state == FIRING and channel.destination.resolved
         if alert.state != FIRING or any(each.covers(alert, now_ms) for each in silences):
             return False

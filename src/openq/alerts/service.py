@@ -247,7 +247,7 @@ class AlertService:
                 transitions += self._evaluate_store(now_s, now_ms)
             except Closed:
                 raise
-            except OpenQError as error:  # the store went away just now
+            except OpenQError as error:  # the store became unreachable just now
                 trouble = str(error)
         transitions += self._evaluate_server(now_s, now_ms)
         self.evaluated_ms = now_ms

@@ -183,7 +183,7 @@ class Sources:
     def _families(self) -> dict[str, Family]:
         if not self._wants("store.", *METRIC_PREFIXES):
             return {}
-        found = {each.name: each for each in self._broker.gauges()}
+        found = {each.name: each for each in self._broker.statistics.gauges()}
         if self._wants(*METRIC_PREFIXES):
             more = (*log_metrics(self._context), *self._context.process.families())
             found.update((each.name, each) for each in (*more, *self._context.series.families()))

@@ -130,7 +130,7 @@ def open_source(source: Any) -> Iterator[Source]:
         broker = getattr(source, "broker", source)
         if not hasattr(broker, "backups"):
             raise InvalidSetting("this is not a broker of this process: give its data directory or its URL")
-        opened = BrokerSource(broker.backups, broker.storage.place)
+        opened = BrokerSource(broker.admin.backups, broker.storage.place)
     ended = _EndedOnce(opened)
     try:
         yield ended

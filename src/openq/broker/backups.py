@@ -75,7 +75,7 @@ class HeldFiles(Protocol):
 
 
 class Backups(Protocol):
-    """The part `broker.backups`. Every call may block: call it in a thread."""
+    """The part `broker.admin.backups`. Every call may block: call it in a thread."""
 
     def begin(self) -> BackupPoint: ...
     def files(self, id: str) -> HeldFiles: ...  # raises BackupNotFound

@@ -1,8 +1,8 @@
 """The damage register: stored messages and records that cannot be read any more.
 
-A broker has one, `broker.damage`. Code that meets damage reports it with one call and continues:
+A broker has one, `broker.inspect.damage`. Code that meets damage reports it with one call and continues:
 
-    broker.damage.report(SET_ASIDE, "block 7 does not match its checksum", now_ms,
+    broker.inspect.damage.report(SET_ASIDE, "block 7 does not match its checksum", now_ms,
                          queue="jobs", message_id="...", file="/data/journal/3.seg", offset=4096)
 
     SET_ASIDE   a message left its queue because its body cannot be read; it is delivered no more

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from ..engine.queue import COUNTERS
 from ..engine.times import MessageTimes, QueueTimes
 from ..metrics import Family
+from .series import SeriesPages
 
 __all__ = ["COUNTERS", "NO_TIMES", "MessageTimes", "QueueCounts", "QueueTimes", "Statistics"]
 
@@ -48,6 +49,13 @@ class Statistics(Protocol):
 
     def measure(self) -> MessageTimes:
         """Measure the times of messages from now on. A broker in a library does not."""
+
+    @property
+    def pages(self) -> SeriesPages:
+        """Where the series of past counts are stored."""
+
+    def gauges(self) -> list[Family]:
+        """State of the store: sizes, limits, damage, schedules."""
 
     def families(self) -> list[Family]:
         """Histograms of the store: syncs of the journal, round trips to Redis."""

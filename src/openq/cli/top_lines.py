@@ -112,7 +112,7 @@ def _alerts(alerts: list[dict[str, Any]], width: int) -> list[str]:
 
 
 def _queues(frame: Frame, order: str, width: int) -> list[str]:
-    """In a narrow terminal some columns are left out, so that the names can be told apart."""
+    """In a narrow terminal some columns are left out, so that the names stay distinct."""
     heads = ("queue", "ready", "flight", "delayed", "oldest", "cons", *(f"{name}/s" for name in RATES))
     rows = [_queue_row(frame, queue) for queue in ordered(frame, order)]
     wanted = min(WANTED_NAME, max((len(str(row[0])) for row in rows), default=0))

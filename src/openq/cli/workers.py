@@ -74,8 +74,7 @@ def stop(options: Namespace) -> int:
 def _command(options: Namespace, command: str) -> int:
     reply = connect(options).post(f"/workers/{path_part(options.worker)}/{command}")
     processes = count_text(len(reply["processes"]), "process")
-    what = "be quiet" if command == "quiet" else command
-    print_result(options, reply, f"{processes} of {options.worker} told to {what}")
+    print_result(options, reply, f"sent {command} to {processes} of {options.worker}")
     return OK
 
 

@@ -147,7 +147,7 @@ class StandardOrder:
         """`append` for a message with neither priority nor group, with fewer calls."""
         self.count += 1
         ready_list = self._plain
-        head = ready_list._head
+        head = ready_list.head
         if not ready_list.count:
             self._plain_turns.append(None)
             ready_list.count = 1
@@ -172,8 +172,8 @@ class StandardOrder:
         self.count -= 1
         if not self._mixed:
             ready_list = self._plain
-            head = ready_list._head
-            if head and not ready_list._returned:  # as `ReadyList.pop` does, without the call
+            head = ready_list.head
+            if head and not ready_list.returned:  # as `ReadyList.pop` does, without the call
                 ready_list.count -= 1
                 entry: Entry | None = head.popleft()
             else:
@@ -198,12 +198,12 @@ class StandardOrder:
         retention.
         """
         ready_list = self._plain
-        head = ready_list._head
+        head = ready_list.head
         count = min(limit, self.count)
-        if self._mixed or ready_list._returned:
+        if self._mixed or ready_list.returned:
             return []
         while len(head) < count:
-            if not ready_list._fill():
+            if not ready_list.fill():
                 return []
         entries = list(islice(head, count))
         known_options: DeliveryOptions | None = None

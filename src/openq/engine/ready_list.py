@@ -133,16 +133,16 @@ class ReadyList:
     Returned messages go back to their place.
     """
 
-    __slots__ = ("_head", "_order", "_pages", "_returned", "_tail", "_tail_bytes", "count", "is_single_deque")
+    __slots__ = ("_order", "_pages", "_tail", "_tail_bytes", "count", "head", "is_single_deque", "returned")
 
     def __init__(self) -> None:
-        self._head: deque[Entry] = deque()
+        self.head: deque[Entry] = deque()
         self._pages: deque[PackedPage] = deque()
         self._tail: list[Entry] = []
         self._tail_bytes = 0
         # Returned messages keep their place: a heap of sequences, and a dictionary of entries. One that is
         # removed from the middle leaves only its number in the heap, which is skipped later.
-        self._returned: dict[int, Entry] = {}
+        self.returned: dict[int, Entry] = {}
         self._order: list[int] = []
         self.count = 0
         self.is_single_deque = True  # neither pages nor a tail: new messages go to the head
@@ -151,8 +151,8 @@ class ReadyList:
         """Append a message. Its sequence is higher than all before."""
         self.count += 1
         if self.is_single_deque:
-            if len(self._head) < PAGE:
-                self._head.append(entry)
+            if len(self.head) < PAGE:
+                self.head.append(entry)
                 return
             self.is_single_deque = False
         tail = self._tail
@@ -181,22 +181,22 @@ class ReadyList:
     def put_back(self, entry: Entry) -> None:
         """Put a message back in its original place."""
         heappush(self._order, entry.seq)
-        self._returned[entry.seq] = entry
+        self.returned[entry.seq] = entry
         self.count += 1
 
     def _first_returned(self) -> int:
         """The lowest sequence among the returned messages. There must be one."""
         order = self._order
-        while order[0] not in self._returned:
+        while order[0] not in self.returned:
             heappop(order)
         return order[0]
 
-    def _fill(self) -> bool:
+    def fill(self) -> bool:
         """Refill the head from the pages or the tail. False if both are empty."""
         if self._pages:
-            self._head.extend(self._pages.popleft().entries())
+            self.head.extend(self._pages.popleft().entries())
         elif self._tail:
-            self._head.extend(self._tail)
+            self.head.extend(self._tail)
             self._tail = []
             self._tail_bytes = 0
         else:
@@ -205,43 +205,43 @@ class ReadyList:
         return True
 
     def first(self) -> Entry | None:
-        if not self._head and not self._fill():
-            return self._returned[self._first_returned()] if self._returned else None
-        head = self._head[0]
-        if self._returned:
+        if not self.head and not self.fill():
+            return self.returned[self._first_returned()] if self.returned else None
+        head = self.head[0]
+        if self.returned:
             seq = self._first_returned()
             if seq < head.seq:
-                return self._returned[seq]
+                return self.returned[seq]
         return head
 
     def pop(self) -> Entry | None:
-        filled = bool(self._head) or self._fill()
-        if self._returned:
+        filled = bool(self.head) or self.fill()
+        if self.returned:
             seq = self._first_returned()
-            if not filled or seq < self._head[0].seq:
+            if not filled or seq < self.head[0].seq:
                 heappop(self._order)
                 self.count -= 1
-                return self._returned.pop(seq)
+                return self.returned.pop(seq)
         elif not filled:
             return None
         self.count -= 1
-        return self._head.popleft()
+        return self.head.popleft()
 
     def last(self) -> Entry | None:
         """The message that is delivered last."""
-        best = self._returned[max(self._returned)] if self._returned else None
+        best = self.returned[max(self.returned)] if self.returned else None
         if self._tail:
             end: Entry | None = self._tail[-1]
         elif self._pages:
             end = self._pages[-1].entry(len(self._pages[-1]) - 1)
         else:
-            end = self._head[-1] if self._head else None
+            end = self.head[-1] if self.head else None
         if best is None or (end is not None and end.seq > best.seq):
             return end
         return best
 
     def find(self, seq: int) -> Entry | None:
-        entry = self._returned.get(seq)
+        entry = self.returned.get(seq)
         if entry is not None:
             return entry
         position = self._find_position(seq)
@@ -251,7 +251,7 @@ class ReadyList:
         return container.entry(index) if isinstance(container, PackedPage) else container[index]
 
     def _find_position(self, seq: int) -> tuple[deque[Entry] | PackedPage | list[Entry], int] | None:
-        for part in (self._head, self._tail):
+        for part in (self.head, self._tail):
             if part and part[0].seq <= seq <= part[-1].seq:
                 index = bisect_left(part, seq, key=_seq_of)
                 return (part, index) if part[index].seq == seq else None
@@ -266,23 +266,23 @@ class ReadyList:
 
     def remove(self, seq: int) -> Entry | None:
         """Remove a message from any position."""
-        found = self._returned.pop(seq, None)
+        found = self.returned.pop(seq, None)
         if found is not None:
             self.count -= 1
-            if not self._returned:
+            if not self.returned:
                 self._order.clear()
             return found
         position = self._find_position(seq)
         if position is None:
             return None
         container, index = position
-        if container is self._pages_first() and len(self._head) < PAGE:
+        if container is self._pages_first() and len(self.head) < PAGE:
             # Unpack the first page into the head: removing messages from the front (expiry, redrive) unpacks
             # each page once.
-            index += len(self._head)
-            self._head.extend(self._pages.popleft().entries())
+            index += len(self.head)
+            self.head.extend(self._pages.popleft().entries())
             self.is_single_deque = not self._pages and not self._tail
-            container = self._head
+            container = self.head
         if isinstance(container, PackedPage):
             entries = container.entries()
             found = entries.pop(index)
@@ -313,8 +313,8 @@ class ReadyList:
 
     def replace(self, entry: Entry) -> bool:
         """Replace the entry with the same sequence number."""
-        if entry.seq in self._returned:
-            self._returned[entry.seq] = entry
+        if entry.seq in self.returned:
+            self.returned[entry.seq] = entry
             return True
         position = self._find_position(entry.seq)
         if position is None:
@@ -330,7 +330,7 @@ class ReadyList:
 
     def __iter__(self) -> Iterator[Entry]:
         """In delivery order. Changes nothing."""
-        back = sorted(self._returned.items())
+        back = sorted(self.returned.items())
         position = 0
         for entry in self._in_sequence():
             while position < len(back) and back[position][0] < entry.seq:
@@ -341,7 +341,7 @@ class ReadyList:
             yield entry
 
     def _in_sequence(self) -> Iterator[Entry]:
-        yield from list(self._head)
+        yield from list(self.head)
         for page in list(self._pages):
             yield from page.entries()
         yield from list(self._tail)
@@ -364,7 +364,7 @@ class ReadyList:
 
     def expiries(self) -> Iterator[tuple[int, int]]:
         """Sequence and expiry time of each message with its own TTL."""
-        for entry in (*self._head, *self._tail, *self._returned.values()):
+        for entry in (*self.head, *self._tail, *self.returned.values()):
             if entry.options is not None and entry.options.expires_ms:
                 yield entry.seq, entry.options.expires_ms
         for page in self._pages:
@@ -376,8 +376,8 @@ class ReadyList:
 
     def freeze(self) -> tuple[list[Entry], list[PackedPage]]:
         """The whole list for a snapshot: loose entries, and pages by reference."""
-        loose = list(self._returned.values())
-        loose += self._head
+        loose = list(self.returned.values())
+        loose += self.head
         loose += self._tail
         return loose, list(self._pages)
 

@@ -151,8 +151,8 @@ class EventDecoder(TableDecoder):
         if self.is_wanted("item"):
             # A purge with item 1 spared messages in flight; its record has that in the sequence field.
             spared = (kinds == PURGE) & (seqs != 0)
-            items_told = np.where(moves, items // 2, np.where(whole, spared, items))
-            made["item"] = pa.array(items_told.astype(np.int32))
+            shown_items = np.where(moves, items // 2, np.where(whole, spared, items))
+            made["item"] = pa.array(shown_items.astype(np.int32))
         if self.is_wanted("message_id"):
             made["message_id"] = self._ids(seqs, whole)
         if self.is_wanted("receive_count"):

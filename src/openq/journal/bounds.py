@@ -1,8 +1,8 @@
 """`journal/bounds`: the oldest and the newest segment of a journal, used to detect removed segments.
 
-A directory listing does not tell a freed segment from one that was removed by mistake. So the number of the
-oldest segment to keep is recorded here, and synced, before any older segment is freed. The newest segment is
-recorded after it got its name. A segment between the two that does not exist was lost.
+A directory listing does not distinguish a freed segment from one that was removed by mistake. So the
+number of the oldest segment to keep is recorded here, and synced, before any older segment is freed. The
+newest segment is recorded after it got its name. A segment between the two that does not exist was lost.
 
 The file holds two slots of one sector each, written in turn: a torn write leaves the other slot intact. It
 has its full size from the beginning, so that segments can be freed on a full disk. A journal without the file

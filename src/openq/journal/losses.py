@@ -97,15 +97,15 @@ def waiting_in(io: DiskIo, path: str, start_location: int, end_location: int) ->
     try:
         return sum(start_location <= location < end_location for location in live_locations(newest[1]))
     except Exception as error:  # of another version or owner: then nothing is known
-        log.debug("a snapshot tells nothing of what is lost: %r", error)
+        log.debug("a snapshot does not show which messages are lost: %r", error)
         return None
 
 
 def oldest_live(io: DiskIo, path: str, inspection: JournalInspection) -> int | None:
     """The oldest missing segment with a message that is not settled; None if there is no such segment.
 
-    For a journal without bounds, which cannot tell a removed segment from a freed one: a segment that the
-    newest snapshot and the records after it still need was not freed. Opening uses the same method.
+    For a journal without bounds, where a removed segment looks like a freed one: a segment that the newest
+    snapshot and the records after it still need was not freed. Opening uses the same method.
     """
     if inspection.bounds is not None or not inspection.numbers or inspection.salt is None:
         return None
@@ -120,7 +120,7 @@ def oldest_live(io: DiskIo, path: str, inspection: JournalInspection) -> int | N
         # A message may have been copied to the end, or settled, after the snapshot.
         oldest = oldest_needed_segment(chunks, _records_from(newest[0], inspection))
     except Exception as error:  # of another version or owner: then nothing is known
-        log.debug("a snapshot tells nothing of what is lost: %r", error)
+        log.debug("a snapshot does not show which messages are lost: %r", error)
         return None
     return oldest if 0 < oldest < first else None
 

@@ -155,7 +155,7 @@ class SegmentPool:
                 spare.written += size
         except OSError as error:
             log.warning("cannot write ahead into %s: %s", spare.path, error)
-            spare.written = spare.size  # it is used as it is: a write of records will tell
+            spare.written = spare.size  # used as it is: an error shows when records are written
             return None
         return SLICE_REST * (time.monotonic() - began)
 

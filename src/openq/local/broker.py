@@ -36,7 +36,6 @@ from ..errors import (
 )
 from ..journal.disk import NO_RESOURCES
 from ..journal.file_journal import Journal
-from ..metrics import Family
 from ..model import Delivery, DeliveryOptions, Draft, MessageFilter, Properties, QueueSettings
 from .audit_file import FileAudit
 from .backups import LocalBackups, Pause
@@ -113,7 +112,6 @@ class LocalBroker:
         self.clock = core.clock
         self.relaxed = relaxed
         self.storage = _storage(journal, core.engine.id_prefix, is_durable=not relaxed)
-        self.damage = core.damage
         self.audit: AuditStore = MemoryAudit() if journal is None else FileAudit(journal.path)
         self.unreadable = core.unreadable
         self.now_ms = core.now_ms
@@ -123,16 +121,19 @@ class LocalBroker:
         # Look up a queue by name without the lock, at the cost of a dictionary lookup. Read only.
         self.find_queue: Callable[[str], QueueState | None] = core.engine.queues.get
         self.inspect = Inspector(core)
-        self.admin = MessageAdmin(core, self.inspect)
         self.exchanges = LocalExchanges(core)
         self.importer = MessageImporter(core)
         self.history = history_source(journal)
-        self.statistics = LocalStatistics(core)
-        self.series_pages = MemoryPages() if journal is None else FilePages(journal.path)
         core.engine.key_values.max_bytes = max_kv_bytes
         self.kv = LocalKeyValues(core)
         self.events = LocalEvents(core)
         self.schedules = LocalSchedules(core, runs=runs_schedules)
+        self.statistics = LocalStatistics(
+            core,
+            MemoryPages() if journal is None else FilePages(journal.path),
+            self.schedules,
+            is_relaxed=relaxed,
+        )
         data_path, io = (None, None) if journal is None else (journal.path, journal.io)
         self.cursors = LocalCursors(StateFile(data_path, "cursors.json", io), journal, self.now_ms)
         self.subscriptions = LocalSubscriptions(
@@ -150,7 +151,8 @@ class LocalBroker:
                 log.warning(
                     "relaxed: answers before the sync; up to 50 ms of them are at risk in a power cut"
                 )
-        self.backups = LocalBackups(core, journal, self.housekeeper, self.history.files, self._pauses)
+        backups = LocalBackups(core, journal, self.housekeeper, self.history.files, self._pauses)
+        self.admin = MessageAdmin(core, self.inspect, backups)
 
     def _set_observed(self, is_observed: bool) -> None:
         self.observed = is_observed
@@ -585,28 +587,7 @@ class LocalBroker:
             detail = f"disk full: {what} refused"
             if shortage is not None and shortage.errno in NO_RESOURCES:
                 detail = f"{what} refused: {shortage.strerror}"
-        return Health(not full, detail, full, self.damage.reasons())
-
-    def gauges(self) -> list[Family]:
-        families = [
-            Family("openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(self.relaxed))]),
-            *self.damage.families(),
-            Family("openq_kv_keys", "gauge", "Keys of all buckets.", [({}, self._engine.key_values.count)]),
-            Family(
-                "openq_kv_bytes", "gauge", "Bytes of keys and values.", [({}, self._engine.key_values.bytes)]
-            ),
-            Family(
-                "openq_kv_bytes_limit",
-                "gauge",
-                "Maximum of these bytes before puts are refused.",
-                [({}, self._engine.key_values.max_bytes)],
-            ),
-            *self.schedules.families(),
-        ]
-        if self.journal is not None:
-            size = sum(segment.bytes for segment in self.journal.segments())
-            families.append(Family("openq_journal_size_bytes", "gauge", "Bytes on disk.", [({}, size)]))
-        return families
+        return Health(not full, detail, full, self._core.damage.reasons())
 
     def announce_url(self, url: str) -> None:
         """The address of this server, for processes that find the directory in use."""
@@ -627,9 +608,9 @@ class LocalBroker:
         core.ticker.stop()
         if self.housekeeper is not None:
             self.housekeeper.stop()
-        self.damage.save(at_once=True)
-        self.series_pages.close()
-        self.backups.close()
+        core.damage.save(at_once=True)
+        self.statistics.pages.close()
+        self.admin.backups.close()
         if self.journal is not None:
             self.journal.close()
 

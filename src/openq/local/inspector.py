@@ -25,6 +25,7 @@ class Inspector:
     """The `Inspect` role of the local broker."""
 
     def __init__(self, core: BrokerCore) -> None:
+        self.damage = core.damage
         self._core = core
         self._engine = core.engine
         self._lock = core.lock

@@ -11,6 +11,7 @@ from ..engine import admin
 from ..engine.queue import QueueState
 from ..errors import OpenQError
 from ..model import Draft, Entry
+from .backups import LocalBackups
 from .core import BrokerCore
 from .inspector import Inspector
 
@@ -18,7 +19,8 @@ from .inspector import Inspector
 class MessageAdmin:
     """The `Admin` part of the local broker. Long work takes the lock only for each small batch of changes."""
 
-    def __init__(self, core: BrokerCore, inspector: Inspector) -> None:
+    def __init__(self, core: BrokerCore, inspector: Inspector, backups: LocalBackups) -> None:
+        self.backups = backups
         self._core = core
         self._inspector = inspector
         self._engine = core.engine

@@ -154,7 +154,7 @@ class StageFiles:
         except FileNotFoundError:
             pass
         except NotADirectoryError:
-            log.warning("%s is none of ours, and is passed over", folder)
+            log.warning("%s is not a staged batch: skipped", folder)
         except OSError as error:
             log.error("%s cannot be read, and is tried again: %s", folder, error)
             unread.add(folder)

@@ -9,15 +9,22 @@ from ..broker.statistics import NO_TIMES, MessageTimes, QueueCounts, QueueTimes
 from ..engine.queue import read_counters
 from ..metrics import Family
 from .core import BrokerCore
+from .schedules import LocalSchedules
+from .series_pages import FilePages, MemoryPages
 
 _SLICE = 64  # queues that are read under one hold of the lock: about 0.2 ms
 _TURN = 8 * _SLICE  # queues after which others run: `sleep` takes longer than a slice if nobody does
 
 
 class LocalStatistics:
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(
+        self, core: BrokerCore, pages: FilePages | MemoryPages, schedules: LocalSchedules, *, is_relaxed: bool
+    ) -> None:
         self._core = core
         self._engine = core.engine
+        self._schedules = schedules
+        self._is_relaxed = is_relaxed
+        self.pages = pages
 
     def of(self, queues: Sequence[str]) -> list[QueueCounts]:
         core = self._core
@@ -77,6 +84,28 @@ class LocalStatistics:
         if self._engine.times is None:
             self._engine.times = MessageTimes()
         return self._engine.times
+
+    def gauges(self) -> list[Family]:
+        core, values = self._core, self._engine.key_values
+        families = [
+            Family(
+                "openq_relaxed", "gauge", "1: answers come before the sync.", [({}, int(self._is_relaxed))]
+            ),
+            *core.damage.families(),
+            Family("openq_kv_keys", "gauge", "Keys of all buckets.", [({}, values.count)]),
+            Family("openq_kv_bytes", "gauge", "Bytes of keys and values.", [({}, values.bytes)]),
+            Family(
+                "openq_kv_bytes_limit",
+                "gauge",
+                "Maximum of these bytes before puts are refused.",
+                [({}, values.max_bytes)],
+            ),
+            *self._schedules.families(),
+        ]
+        if core.journal is not None:
+            size = sum(segment.bytes for segment in core.journal.segments())
+            families.append(Family("openq_journal_size_bytes", "gauge", "Bytes on disk.", [({}, size)]))
+        return families
 
     def families(self) -> list[Family]:
         journal = self._core.journal

@@ -177,7 +177,7 @@ def _cache(environ: Mapping[str, str]) -> Path:
 def _make_private(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
-    # Whoever can write here decides what this user runs.
+    # Write access here is enough to run code as this user.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError(f"{path} is writable by other users")
 

@@ -261,11 +261,11 @@ def _lifecycles(rows: DataFrame) -> DataFrame:
         F.when((event == "deliver") | opens, F.col("consumer")).alias("consumer"),
     )
     # A purge that spares messages in flight does not change their state.
-    tells = event.isin("open", "deliver", *RETURNS, *ENDS) & ~F.col("spares")
+    changes = event.isin("open", "deliver", *RETURNS, *ENDS) & ~F.col("spares")
     rows = rows.withColumns(
         {
-            "lease": F.last(F.when(tells, lease), ignorenulls=True).over(earlier),
-            "lease_after": F.last(F.when(tells, lease), ignorenulls=True).over(so_far),
+            "lease": F.last(F.when(changes, lease), ignorenulls=True).over(earlier),
+            "lease_after": F.last(F.when(changes, lease), ignorenulls=True).over(so_far),
             "arrival_us": F.first("arrival_us", ignorenulls=True).over(so_far),
             "deliveries": F.coalesce(
                 F.max(F.when(event.isin("deliver", "open"), F.coalesce("receive_count", F.lit(1)))).over(

@@ -14,6 +14,7 @@ from ..engine.records import MOVED, REDRIVEN
 from ..engine.rules import MAX_TIME_MS
 from ..errors import InvalidSetting, MessageNotFoundError, OpenQError, QueueInUse
 from ..model import Draft, Entry
+from .backups import NoBackups
 from .event_log import EventLog
 from .inspection import Inspector
 from .publish import Publisher
@@ -26,6 +27,7 @@ class MessageAdmin:
     def __init__(
         self, store: RedisStore, event_log: EventLog, inspector: Inspector, publisher: Publisher
     ) -> None:
+        self.backups = NoBackups()
         self._store = store
         self._view = store.view
         self._event_log = event_log
@@ -36,10 +38,10 @@ class MessageAdmin:
 
     def _change_message(self, view: CachedQueue, message_id: str, verb: str, name: str, *args: Any) -> None:
         entry, state, _ = self._inspector.locate(view, message_id)
-        answer = b"lent" if state == "in_flight" else self._store.ask_queue(view, name, entry.seq, *args)
+        answer = b"in_flight" if state == "in_flight" else self._store.ask_queue(view, name, entry.seq, *args)
         if isinstance(answer, list):
             answer = answer[0]
-        if answer == b"lent":
+        if answer == b"in_flight":
             raise in_use(view.name, message_id, verb)
         if answer == b"gone":
             raise MessageNotFoundError(message_id, view.name)
@@ -75,7 +77,7 @@ class MessageAdmin:
 
     def _move_seqs(self, source: CachedQueue, seqs: Sequence[int], target: CachedQueue, why: int) -> int:
         """Returns how many were moved."""
-        outbox, _, answers = self._store.fcall_queue(source, "send_on", why, target.name, *seqs)
+        outbox, _, answers = self._store.fcall_queue(source, "move_out", why, target.name, *seqs)
         if outbox:
             self._store.try_drain(source)
         return sum(answer.isdigit() for answer in answers)

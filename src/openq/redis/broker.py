@@ -26,10 +26,8 @@ from ..broker import unfinished
 from ..broker.history_source import HistorySource
 from ..broker.interface import Listener, LoopSession, Storage
 from ..clock import Clock
-from ..metrics import Family
 from .admin import MessageAdmin
 from .audit import RedisAudit
-from .backups import NoBackups
 from .consume import Receiver
 from .cursors import HoldState, RedisCursors
 from .event_log import EventLog
@@ -43,7 +41,6 @@ from .net.url import parse
 from .publish import Publisher
 from .queues import QueueAdmin
 from .schedules import RedisSchedules, ScheduleCache
-from .series_pages import RedisPages
 from .servers import ServerDirectory
 from .staging import RedisStaging
 from .statistics import RedisStatistics
@@ -106,17 +103,13 @@ class RedisBroker:
         self.kv = RedisKeyValues(store, waiters)
         self.events = RedisEvents(store, waiters)
         self.audit = RedisAudit(store)
-        self.backups = NoBackups()
         servers = self.cluster = ServerDirectory(store)
-        self.statistics = RedisStatistics(store, queues.stats, waiters.count)
-        self.series_pages = RedisPages(store)
 
         self.store = store
         self.calls = store.calls
         self.registry = store.registry
         self.address = store.address
         self.clock = store.state.clock
-        self.damage = store.state.damage
         place = f"everything acknowledged is in Redis at {store.address}"
         self._storage = Storage("redis", place, store.registry.id_prefix, store.is_durable, waits=True)
         self.cursors = RedisCursors(store, servers, self._holds)
@@ -124,6 +117,7 @@ class RedisBroker:
         self.staging = RedisStaging(store, queues, publisher)
         self.history = HistorySource(files=None, tables=StreamTables(store))
         self.schedules = RedisSchedules(store, publisher, self._schedule_cache, self._start_running)
+        self.statistics = RedisStatistics(store, queues.stats, waiters.count, servers, self.schedules)
 
         # Queues.
         self.declare = queues.declare
@@ -164,10 +158,6 @@ class RedisBroker:
         self.now_ms = store.now_ms
         self.announce_url = servers.announce_url
         self.health = servers.health
-        self._gauges = servers.gauges
-
-    def gauges(self) -> list[Family]:
-        return [*self._gauges(), *self.schedules.families()]
 
     @property
     def storage(self) -> Storage:

@@ -205,7 +205,7 @@ class Receiver:
             except StoreUnavailable as error:
                 if not error.sent or time.monotonic() > give_up_s:
                     raise
-            store.fcall_queue(view, "forsake", token, state.client)
+            store.fcall_queue(view, "release_unanswered", token, state.client)
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Entries of the streams of a store as events: their order, their ids, and what they tell. Pure.
+"""Entries of the streams of a store as events: their order, their ids, and their content. Pure.
 
 The events of a store are in three kinds of streams, which may be on several nodes: `m` and `h` of each queue,
 and one of the store (queues and consumers). Their common measure is time, so a position begins with the
@@ -34,7 +34,7 @@ _RETURNS = {NACKED: events.NACKED, EXPIRED: events.LEASE_EXPIRED, RELEASED: even
 _MOVES = {REDRIVEN: events.REDRIVEN, MOVED: events.MOVED}
 _QUEUE_EVENTS = {"N": events.QUEUE_CREATED, "C": events.QUEUE_CHANGED, "D": events.QUEUE_DELETED}
 
-# Which events the streams `h` and `m` can tell; all others are in the stream of the store.
+# The events that the streams `h` and `m` contain; all others are in the stream of the store.
 STORE_EVENTS = frozenset(
     (*_QUEUE_EVENTS.values(), events.CONSUMER_JOINED, events.CONSUMER_LEFT, events.ALERT)
 )
@@ -70,7 +70,7 @@ class Happening(NamedTuple):
     event: str
     seq: int  # 0: it is about no message
     detail: Mapping[str, Any]
-    own_id: str | None = None  # None: not told by the entry
+    own_id: str | None = None  # None: the entry has none
 
 
 class Arrival(NamedTuple):

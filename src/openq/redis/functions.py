@@ -39,7 +39,7 @@ VERSION, SOURCE = _source()
 
 # The writes of these need no confirmed copies: a lease that a failover undoes is assigned again.
 _LEASING = ("receive", "hold", "tick", "tidy_batches", "watch_events")
-_PAGES = ("browse", "browse_delayed", "in_flight", "survey", "ready_seqs", "rear", "look", "read_batch")
+_PAGES = ("browse", "browse_delayed", "in_flight", "scan_ready", "ready_seqs", "rear", "look", "read_batch")
 _READING = (
     *_PAGES,
     "seqs_of",

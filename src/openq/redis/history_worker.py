@@ -20,13 +20,13 @@ class StreamHistoryReader(HistoryWorker):
         from openq.redis.net.url import Address
         from openq.redis.stream_history import StreamHistory
 
-        told = task["address"]
-        key = (json.dumps(told, sort_keys=True), None)
+        address_fields = task["address"]
+        key = (json.dumps(address_fields, sort_keys=True), None)
         if key not in self._histories:
             for other in self._histories.values():
                 other.close()
-            hosts = tuple((host, port) for host, port in told["hosts"])
-            self._histories = {key: StreamHistory(Address(**{**told, "hosts": hosts}))}
+            hosts = tuple((host, port) for host, port in address_fields["hosts"])
+            self._histories = {key: StreamHistory(Address(**{**address_fields, "hosts": hosts}))}
         return self._histories[key]
 
     def _snapshot(self, task: dict[str, Any], handle: int) -> None:

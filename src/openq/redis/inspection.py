@@ -40,6 +40,7 @@ class Inspector:
         queues: QueueAdmin,
         count_waiters: Callable[[str], int],
     ) -> None:
+        self.damage = store.state.damage
         self._store = store
         self._view = store.view
         self._ask_queue = store.ask_queue
@@ -113,7 +114,7 @@ class Inspector:
     def _browse_ready(self, view: CachedQueue, max_ordered: int) -> Iterator[list[Entry]]:
         after = 0
         while True:
-            answer = self._ask_queue(view, "survey", after, _PAGE)
+            answer = self._ask_queue(view, "scan_ready", after, _PAGE)
             if not after and 0 < answer[1] <= max_ordered:
                 # The delivery order follows from all ready messages together.
                 yield self._readable(view, self._ask_queue(view, "browse", "ready", answer[1]))

@@ -1,6 +1,6 @@
 """A hash that all clients of a store share: JSON under each name, changed by compare-and-set.
 
-Unlike the documents of the registry it is not cached, and changes are not announced: it is for values that
+Unlike the documents of the registry it is not cached, and changes are not announced: it serves values that
 change often and are read rarely.
 """
 

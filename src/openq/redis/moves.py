@@ -90,7 +90,9 @@ class Moves:
         """
         store = self._store
         for tries in range(_TRIES):
-            _, claimed_ms, found = store.fcall_queue(queue, "limbo", CLAIM_MS, _PAGE, store.state.client)
+            _, claimed_ms, found = store.fcall_queue(
+                queue, "claim_outbox", CLAIM_MS, _PAGE, store.state.client
+            )
             page = [
                 OutboxEntry(found[at].decode(), found[at + 1], claimed_ms) for at in range(0, len(found), 2)
             ]
@@ -128,7 +130,7 @@ class Moves:
         """Returns the outcome."""
         store = self._store
         if reached is None:
-            store.fcall_queue(view, "revive", entry.number, str(store.registry.version))
+            store.fcall_queue(view, "return_from_outbox", entry.number, str(store.registry.version))
             return "returned"
         outcome = "moved" if reached else "removed"
         store.fcall_queue(view, "done", entry.number, outcome, "\x1e".join(reached))

@@ -251,7 +251,7 @@ class Publisher:
         refused: OpenQError | None = None
         message_id = ""
         for view in views:
-            answer: bytes = store.ask_queue(view, "would", len(draft.body), asked, record)
+            answer: bytes = store.ask_queue(view, "check_publish", len(draft.body), asked, record)
             if answer[:1] == b"=":
                 message_id = self._parse_id(answer[1:])
             elif answer[:1] == b"!":

@@ -18,6 +18,9 @@ from .delivery_times import DeliveryTimes
 from .functions import function_name
 from .net.round_trips import ROUND_TRIPS
 from .registry import CachedQueue
+from .schedules import RedisSchedules
+from .series_pages import RedisPages
+from .servers import ServerDirectory
 from .store import RedisStore
 
 _SLICE = 200  # queues in one pipeline
@@ -42,8 +45,16 @@ def add_deleted(store: RedisStore, queue: str, pairs: Sequence[bytes]) -> None:
 
 class RedisStatistics:
     def __init__(
-        self, store: RedisStore, stats: Callable[[str], QueueStats], count_waiters: Callable[[str], int]
+        self,
+        store: RedisStore,
+        stats: Callable[[str], QueueStats],
+        count_waiters: Callable[[str], int],
+        servers: ServerDirectory,
+        schedules: RedisSchedules,
     ) -> None:
+        self._servers = servers
+        self._schedules = schedules
+        self.pages = RedisPages(store)
         self._store = store
         self._stats = stats
         self._count_waiters = count_waiters
@@ -128,6 +139,9 @@ class RedisStatistics:
         if state.delivery_times is None:
             state.delivery_times = DeliveryTimes()
         return state.delivery_times.times
+
+    def gauges(self) -> list[Family]:
+        return [*self._servers.gauges(), *self._schedules.families()]
 
     def families(self) -> list[Family]:
         return [

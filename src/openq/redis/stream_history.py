@@ -346,12 +346,12 @@ class StreamHistory:
         _, key = stream_keys(view)
         is_done = False
         while not is_done:
-            told = self._calls.call(
+            reply = self._calls.call(
                 key, *read_script(RETURNS_AND_ARRIVALS, [key], index.next), idempotent=True
             )
-            for at in range(2, len(told), 2):
-                index.add(read_id(told[at]), told[at + 1])
-            is_done, index.next = bool(told[0]), told[1].decode()
+            for at in range(2, len(reply), 2):
+                index.add(read_id(reply[at]), reply[at + 1])
+            is_done, index.next = bool(reply[0]), reply[1].decode()
         return index
 
     def view_of(self, queue: str) -> CachedQueue | None:
@@ -364,9 +364,9 @@ class StreamHistory:
         found: dict[int, str] = {}
         while left:
             asked = read_script(OWN_IDS, [key], *left[:_IDS_AT_ONCE])
-            told = self._calls.call(key, *asked, idempotent=True)
-            found |= {int(told[at]): told[at + 1].decode() for at in range(1, len(told), 2)}
-            left = left[int(told[0]) :]
+            reply = self._calls.call(key, *asked, idempotent=True)
+            found |= {int(reply[at]): reply[at + 1].decode() for at in range(1, len(reply), 2)}
+            left = left[int(reply[0]) :]
         return found
 
 

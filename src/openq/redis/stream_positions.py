@@ -41,8 +41,8 @@ for i = 1, 2 do
   if redis.call('EXISTS', KEYS[i]) == 0 then
     found[at + 1], found[at + 2], found[at + 3], found[at + 4], found[at + 5] = 0, 0, '0-0', '0-0', '0-0'
   else
-    local told, fields = redis.call('XINFO', 'STREAM', KEYS[i]), {}
-    for j = 1, #told, 2 do fields[told[j]] = told[j + 1] end
+    local info, fields = redis.call('XINFO', 'STREAM', KEYS[i]), {}
+    for j = 1, #info, 2 do fields[info[j]] = info[j + 1] end
     local first = redis.call('XRANGE', KEYS[i], '-', '+', 'COUNT', 1)[1]
     found[at + 1], found[at + 2] = fields['length'], fields['entries-added']
     found[at + 3], found[at + 4] = fields['max-deleted-entry-id'], first and first[1] or '0-0'
@@ -160,8 +160,8 @@ def read_queue_streams(calls: Calls, views: Iterable[CachedQueue]) -> dict[int, 
     return found
 
 
-def _parse_stream(told: list[Any]) -> StreamInfo:
-    return StreamInfo(int(told[0]), int(told[1]), read_id(told[2]), read_id(told[3]), read_id(told[4]))
+def _parse_stream(reply: list[Any]) -> StreamInfo:
+    return StreamInfo(int(reply[0]), int(reply[1]), read_id(reply[2]), read_id(reply[3]), read_id(reply[4]))
 
 
 def queues_with_history(registry: Registry) -> list[CachedQueue]:

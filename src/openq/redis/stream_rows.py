@@ -123,17 +123,17 @@ def parse_event(id: Id, value: bytes) -> list[EventRow]:
         why, others = rest.split("\x1f", 1)
         reason, seq, targets = others.rsplit("\x1f", 2)
         event = _MOVES.get(int(why), "dead_letter")
-        told = reason or DEAD_LETTER_NAMES.get(int(why))
+        text = reason or DEAD_LETTER_NAMES.get(int(why))
         return [
-            EventRow(ms, number, item, event, int(seq), reason=told, to_queue=target)
+            EventRow(ms, number, item, event, int(seq), reason=text, to_queue=target)
             for item, target in enumerate(targets.split("\x1e"))
         ]
     if kind == "D":
         why, seqs = rest.split("\x1f")
         event = _REMOVALS.get(int(why), "drop")
-        told = None if int(why) in _REMOVALS else REMOVE_NAMES.get(int(why))
+        text = None if int(why) in _REMOVALS else REMOVE_NAMES.get(int(why))
         return [
-            EventRow(ms, number, item, event, int(seq), reason=told)
+            EventRow(ms, number, item, event, int(seq), reason=text)
             for item, seq in enumerate(seqs.split(","))
         ]
     if kind == "S":
@@ -222,9 +222,9 @@ class StreamRows:
             makers["priority"] = lambda: np.zeros(count, np.int32)
             makers["delay_us"] = lambda: np.zeros(count, np.int64)
             makers["message_id"] = lambda: hex_ids(self._prefix, seqs)
-        told = [name for name in PropertyValues._fields if name in self.columns]
-        if told and any(each.info is not None for each in sent):
-            found = property_columns(pa.array([each.info for each in sent], pa.binary()), told.__contains__)
+        shown = [name for name in PropertyValues._fields if name in self.columns]
+        if shown and any(each.info is not None for each in sent):
+            found = property_columns(pa.array([each.info for each in sent], pa.binary()), shown.__contains__)
             return self._batch(count, makers, found)
         return self._batch(count, makers)
 

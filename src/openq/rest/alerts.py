@@ -343,7 +343,7 @@ def list_silences(call: RestCall) -> None:
     status=(201,),
 )
 def add_silence(call: RestCall) -> None:
-    """Alerts are evaluated and shown all the same. Destinations that know of an alert are told its end."""
+    """Alerts are evaluated and shown all the same. Destinations that know of an alert hear of its end."""
     body, service = call.body, _service(call)
     now_ms = call.context.now_ms()
     silence = Silence(

@@ -72,7 +72,7 @@ class EndQuery(QueryParameters):
 )
 def begin_backup(call: RestCall) -> None:
     """Everything that was acknowledged before this request is in it. Read its files, then DELETE it."""
-    backups = call.broker.backups
+    backups = call.broker.admin.backups
 
     def then(point: BackupPoint) -> None:
         if call.audit_detail is not None:
@@ -93,7 +93,7 @@ def begin_backup(call: RestCall) -> None:
 )
 def read_backup_file(call: RestCall) -> None:
     index, query = _index(call), call.query
-    backups, id = call.broker.backups, call.args[0]
+    backups, id = call.broker.admin.backups, call.args[0]
 
     def work() -> bytes:
         held = backups.files(id)
@@ -113,7 +113,7 @@ def read_backup_file(call: RestCall) -> None:
 )
 def digest_backup_file(call: RestCall) -> None:
     index = _index(call)
-    backups, id = call.broker.backups, call.args[0]
+    backups, id = call.broker.admin.backups, call.args[0]
 
     def work() -> DigestsView:
         held = backups.files(id)
@@ -133,7 +133,7 @@ def digest_backup_file(call: RestCall) -> None:
     reply=EndedView,
 )
 def end_backup(call: RestCall) -> None:
-    backups, id = call.broker.backups, call.args[0]
+    backups, id = call.broker.admin.backups, call.args[0]
     if call.audit_detail is not None:
         call.audit_detail.update(outcome=call.query.outcome, copied=call.query.copied)
     call.work(lambda: backups.end(id), lambda _: call.answer(EndedView(id=id)))

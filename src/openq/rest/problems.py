@@ -266,13 +266,13 @@ def document(error: Exception) -> ProblemDocument:
 
 def render(error: Exception) -> tuple[int, bytes, bytes]:
     """Status, body and further header lines of the answer."""
-    told = document(error)
+    shown = document(error)
     headers = error.headers if isinstance(error, Problem) else b""
-    if told.status == 401:
+    if shown.status == 401:
         headers += b'WWW-Authenticate: Bearer realm="openq", Basic realm="openq"\r\n'
     wait_s = getattr(error, "retry_after_s", None)
     if wait_s is not None:
         headers += b"Retry-After: %d\r\n" % wait_s
     if b"Retry-After" not in headers:
-        headers += _RETRY_AFTER_S.get(told.status, b"")
-    return told.status, _encode(told), headers
+        headers += _RETRY_AFTER_S.get(shown.status, b"")
+    return shown.status, _encode(shown), headers

@@ -146,8 +146,8 @@ def _settle_receipts(call: RestCall, act: Callable[[list[Receipt]], Sequence[str
             raise with_receipt(text, queue, result) from None
         else:
             failed.append(receipt_failure(text, with_receipt(text, queue, result)))
-    told: list[str] | UnsetType = outcomes if any(outcomes) else UNSET
-    call.after_commit(Settled(count=len(outcomes), failed=failed, outcomes=told))
+    reported: list[str] | UnsetType = outcomes if any(outcomes) else UNSET
+    call.after_commit(Settled(count=len(outcomes), failed=failed, outcomes=reported))
 
 
 @route(

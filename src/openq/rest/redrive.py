@@ -166,7 +166,7 @@ class CarefulRedrive:
             self._send(ids[start : start + room])
             start += room
         self._waits_for = 0
-        # The last ones may still fail: whoever waits for the task learns of it.
+        # The last ones may still fail: the result of the task reports it.
         self._report()
         return self._done
 

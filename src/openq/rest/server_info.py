@@ -152,7 +152,7 @@ def show_config(call: RestCall) -> None:
     reply=DamageList,
 )
 def list_damage(call: RestCall) -> None:
-    call.answer(DamageList(damage=[_damage_view(each) for each in call.broker.damage.listed()]))
+    call.answer(DamageList(damage=[_damage_view(each) for each in call.broker.inspect.damage.listed()]))
 
 
 @route(
@@ -164,7 +164,7 @@ def list_damage(call: RestCall) -> None:
     reply=DamageCleared,
 )
 def clear_damage(call: RestCall) -> None:
-    damage = call.broker.damage
+    damage = call.broker.inspect.damage
     call.answer_with(lambda: DamageCleared(cleared=damage.clear()))  # it writes a file: not on the loop
 
 

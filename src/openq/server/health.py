@@ -201,7 +201,7 @@ class HealthHandler:
                 [({}, _set_aside(broker, all_accounts))],
             )
         )
-        families += broker.gauges()
+        families += broker.statistics.gauges()
         families += log_metrics(self._context)
         families += broker.statistics.families()
         families += context.process.families()
@@ -242,7 +242,7 @@ class HealthHandler:
 
 
 def _set_aside(broker: Broker, all_accounts: bool) -> int:
-    aside = broker.damage.set_aside()
+    aside = broker.inspect.damage.set_aside()
     return sum(aside[name] for name in visible(aside, all_accounts))
 
 

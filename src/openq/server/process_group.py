@@ -374,7 +374,7 @@ class Supervisor:
             # The kernel gives its share of the connections to the others.
             close_all(process.sockets)
             process.sockets = {}
-        self._tell_state()
+        self._send_state()
 
     # -- messages
 
@@ -463,7 +463,7 @@ class Supervisor:
                     each.restart_at_s = 0.0
         if not self._is_announced and all(each.is_ready for each in self._processes.values()):
             self._announce()
-        self._tell_state()
+        self._send_state()
 
     def _announce(self) -> None:
         self._is_announced = True
@@ -481,7 +481,7 @@ class Supervisor:
             if not self._reloading:
                 self._systemd.reloaded()
 
-    def _tell_state(self) -> None:
+    def _send_state(self) -> None:
         running = sum(each.is_ready for each in self._processes.values())
         for each in self._processes.values():
             if each.is_ready:

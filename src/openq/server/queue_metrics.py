@@ -181,7 +181,7 @@ def columns(broker: Broker, choice: QueueChoice, all_accounts: bool) -> list[Fam
     families.append(_states(rows, labels))
     families += _gauges(rows, labels)
     families += _times(rows, labels)
-    aside = broker.damage.set_aside()
+    aside = broker.inspect.damage.set_aside()
     damaged = [name for name in names[: choice.limit] if aside.get(name)]
     families.append(
         QueueColumn(

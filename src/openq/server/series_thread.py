@@ -21,7 +21,7 @@ _LEAST_WAIT_S = 0.2  # after a sample that took long
 
 class SeriesThread:
     def __init__(self, broker: Broker) -> None:
-        self._pages = broker.series_pages
+        self._pages = broker.statistics.pages
         self._recorder = SeriesRecorder(broker, self._pages)
         self.reader = SeriesReader(self._pages)
         self._stopping = threading.Event()

@@ -152,7 +152,7 @@ class QueueResolver:
         if not parts:
             raise errors.queue_does_not_exist()
         *where, name = parts
-        told = region_of_host(host_in(url))
+        region_name = region_of_host(host_in(url))
         account = claimed = ""
         if (
             len(where) == 3
@@ -160,16 +160,16 @@ class QueueResolver:
             and self.regions.is_known(where[1])
             and _is_number(where[2])
         ):
-            _, told, account = where
+            _, region_name, account = where
         elif len(where) == 1 and _is_number(where[0]):
             account = where[0]
         elif len(where) == 1 and (named := split_namespace(where[0]))[0] is not None:
-            told, account = named
+            region_name, account = named
         elif where and where != ["queue"]:  # `/queue/NAME` and a bare `/NAME` are URLs of other servers
             # Not resolved to the caller's own queue: the URL names another account.
             claimed = "/".join(where)
-        region = None if told is None else self.regions.key_of(told)
-        return QueueAddress(name, account, region, told is not None, claimed)
+        region = None if region_name is None else self.regions.key_of(region_name)
+        return QueueAddress(name, account, region, region_name is not None, claimed)
 
     def hint_region(self, queue_key: str, region: str | None) -> None:
         """Log, once a region, that a queue which was not found there is in the server's own region."""

@@ -32,7 +32,7 @@ class ExportSettings(NamedTuple):
 
 
 def make_provider(settings: ExportSettings) -> TracerProvider:
-    # Whoever uses it closes it, for a limited time.
+    # The caller closes it, within a limited time.
     provider = TracerProvider(
         sampler=make_sampler(settings.sample), resource=_resource(settings), shutdown_on_exit=False
     )

@@ -1,7 +1,7 @@
 """Heartbeats: the leases of all jobs in a worker are extended until the jobs are settled.
 
-Leases are short, so the jobs of a worker that died return within seconds. A job whose lease is lost anyway is
-told: the process was paused, or could not reach the broker for longer than the lease.
+Leases are short, so the jobs of a worker that died return within seconds. A job whose lease is lost anyway
+gets an exception: the process was paused, or could not reach the broker for longer than the lease.
 """
 
 from __future__ import annotations

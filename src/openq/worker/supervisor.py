@@ -188,7 +188,7 @@ class Supervisor:
 
     def stop(self, why: str) -> None:
         self._signals += 1
-        self._stop_processes()  # first: who reads the line may rely on it
+        self._stop_processes()  # first: readers of the line rely on it
         if self._signals == 1:
             log.info(
                 "%s: jobs that run may finish within %g s, everything else is given back; a second signal "

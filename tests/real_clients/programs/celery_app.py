@@ -77,7 +77,7 @@ def failing() -> None:
 
 @app.task
 def long(name: str, seconds: float) -> str:
-    """Acknowledged when it begins, as Celery does unless told otherwise."""
+    """Acknowledged when it begins, as Celery does by default."""
     note(name)
     time.sleep(seconds)
     return "done"

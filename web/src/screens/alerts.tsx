@@ -258,7 +258,7 @@ function Destinations() {
             rowKey={(row) => row.name}
             sort="name"
             empty={
-              <Empty title="Nobody is told">
+              <Empty title="No destinations">
                 <p>Alerts are shown here and sent nowhere. The configuration names who gets them:</p>
                 <p>
                   <code>[alerts] webhook = "https://…"</code>

@@ -91,7 +91,7 @@ function openCommand(command: "quiet" | "stop", row: WorkerEntry, done: () => vo
     cli: () => cliLine("worker", command, row.name),
     run: async () => {
       await call(operation, { name: row.name });
-      return `${row.name} was told to ${command === "quiet" ? "take nothing more" : "stop"}.`;
+      return `${row.name} ${command === "quiet" ? "receives nothing more" : "is stopping"}.`;
     },
     done,
   });

@@ -6,7 +6,7 @@
 --   x   hash: seq -> extra as JSON, for every live message that is not plain
 --   ed  hash: seq -> record of a message that was edited, or that came back from the outbox after its entry in `m` was
 --   removed; eo  sorted set: seqs of the latter
---   r:<priority>:<group>  sorted set of seqs: a lane of a standard queue; r:<group>: of a FIFO queue
+--   r:<priority>:<group>  sorted set of seqs: a ready list of a standard queue; r:<group>: of a FIFO queue
 --   t:<priority>  list: groups of a level, taking turns           p   sorted set: priorities in use
 --   gz:<rank>  sorted set: FIFO groups that can be served, by ticket    gr, go  hashes: rank, messages in flight
 --   og:<group>  sorted set: seqs of a FIFO group in flight         gs  sorted set: FIFO groups with waiting
@@ -19,7 +19,7 @@
 --   i, u  hashes: own ids, unique keys -> seq                     k, kz  dedup keys and their ends
 --   kf  hash: messages in flight of each limited key              kt  sorted set: keys by when their bucket is full, in us
 --   kb  sorted set: keys that a limit blocks, by when the next token is due; FAR: until a delivery ends
---   kp  hash: blocked key -> ranks of its lanes, which have no turns
+--   kp  hash: blocked key -> ranks of its ready lists, which have no turns
 --   ob  hash: outbox, messages on their way to other queues       oc  hash: who claimed an outbox entry
 --   in  sorted set: outbox entries of other queues that arrived
 --   tk:<client>  hash: answers to the last calls of a client, so that a call may be repeated
@@ -29,7 +29,7 @@
 --   h   stream: events
 --   ev  written by readers of events, so that WAIT covers what they have read
 -- A plain message (standard queue, no priority, group, delay, expiry, id...) has only its entry in `m`: the entries
--- after the cursor `cur` are ready. Returned and special messages are in the lanes.
+-- after the cursor `cur` are ready. Returned and special messages are in the ready lists.
 
 -- Lua's own functions are missing while a library is loaded: the first call sets these.
 local call, floor, min, max, byte, sub, find, match, format, concat
@@ -40,7 +40,7 @@ local function prepare()
   format, concat = string.format, table.concat
 end
 
-local PLAIN = '0:-'  -- the lane of returned plain messages
+local PLAIN = '0:-'  -- the ready list of returned plain messages
 local FIELDS = {'seq', 'last', 'num', 'ms', 'next', 'cur', 'pl', 'bk', 'mx', 'by', 'w', 'ra', 'sk', 'tr', 'oid', 'rc', 'lb',
   'hf', 'hu', 'hl', 'gt', 'qt', 'qd', 'ew', 'ea'}
 local FIELD_COUNT = #FIELDS
@@ -277,8 +277,8 @@ function damage.named(Q)
   return flat
 end
 
--- The lane that a message is in or was delivered from: rank, group; nil if there is none.
-function damage.lane_of(Q, seq, g)
+-- The ready list that a message is in or was delivered from: rank, group; nil if there is none.
+function damage.ready_list_of(Q, seq, g)
   local p = Q.p
   if Q.c.fifo then
     local function is_in(each)
@@ -311,7 +311,7 @@ function damage.replace(Q, seq)
   local x = {X = 1, g = said.g, p = said.p, i = said.i, u = said.u, k = said.k}
   x.d, x.e = tonumber(call('ZSCORE', p .. 'd', seq) or nil), tonumber(call('ZSCORE', p .. 'e', seq) or nil)
   if call('HEXISTS', p .. 'ed', seq) == 1 then x.E = 1 end
-  local rank, g = damage.lane_of(Q, seq, x.g and '+' .. x.g or '-')
+  local rank, g = damage.ready_list_of(Q, seq, x.g and '+' .. x.g or '-')
   if rank then x.g = g ~= '-' and sub(g, 2) or nil end
   if rank and not Q.c.fifo then x.p = rank end
   put_extra(Q, seq, x)
@@ -458,7 +458,7 @@ function limits.take(Q, n)
   end
 end
 
--- The lane of a blocked key has no turn.
+-- The ready list of a blocked key has no turn.
 function limits.park(Q, g, rank)
   local ranks = call('HGET', Q.p .. 'kp', g)
   if not ranks then
@@ -506,7 +506,7 @@ function limits.start(Q, g, has_token)
   if till then limits.block(Q, g, till) end
 end
 
--- Lanes of a rank that have no turns, by their first message: rank -> groups; nil if there are none.
+-- Ready lists of a rank that have no turns, by their first message: rank -> groups; nil if there are none.
 function limits.parked(Q)
   if not Q.c.kl or call('EXISTS', Q.p .. 'kp') == 0 then return nil end
   local all, found = call('HGETALL', Q.p .. 'kp'), {}
@@ -677,7 +677,7 @@ local function has_plain(Q)
   return Q.pl + Q.bk > 0
 end
 
--- Before a message enters the plain lane: it needs a turn where lanes take turns.
+-- Before a message enters the plain ready list: it needs a turn where ready lists take turns.
 local function add_plain_turn(Q)
   if Q.mx > 0 and not has_plain(Q) and not Q.c.fifo then call('RPUSH', Q.p .. 't:0', '-') end
 end
@@ -687,10 +687,10 @@ local function enqueue(Q, seq, x)
   Q.wakes = true
   if Q.c.fifo then
     local g = group_of(x)
-    local lane = p .. 'r:' .. g
-    call('ZADD', lane, seq, seq)
+    local ready_list = p .. 'r:' .. g
+    call('ZADD', ready_list, seq, seq)
     Q.mx = Q.mx + 1
-    if call('ZRANGE', lane, 0, 0)[1] == seq then update_ticket(Q, g) end  -- only the first of a group matters
+    if call('ZRANGE', ready_list, 0, 0)[1] == seq then update_ticket(Q, g) end  -- only the first of a group matters
     return
   end
   local rank, g = rank_of(Q, x), group_of(x)
@@ -704,8 +704,8 @@ local function enqueue(Q, seq, x)
     call('DEL', p .. 't:0')
     if has_plain(Q) then call('RPUSH', p .. 't:0', '-') end
   end
-  local lane = p .. 'r:' .. rank .. ':' .. g
-  if call('EXISTS', lane) == 0 then
+  local ready_list = p .. 'r:' .. rank .. ':' .. g
+  if call('EXISTS', ready_list) == 0 then
     if limits.is_blocked(Q, g) then
       limits.park(Q, g, rank)
     else
@@ -713,7 +713,7 @@ local function enqueue(Q, seq, x)
       call('ZADD', p .. 'p', rank, rank)
     end
   end
-  call('ZADD', lane, seq, seq)
+  call('ZADD', ready_list, seq, seq)
   Q.mx = Q.mx + 1
 end
 
@@ -723,8 +723,8 @@ local function leave_turns(Q, rank, g)
   if rank > 0 and call('EXISTS', turns) == 0 then call('ZREM', Q.p .. 'p', rank) end
 end
 
--- Remove a message from its lane; `x` is nil for a plain one that was never delivered.
-local function leave_lane(Q, seq, x)
+-- Remove a message from its ready list; `x` is nil for a plain one that was never delivered.
+local function leave_ready_list(Q, seq, x)
   local p = Q.p
   if not x then
     call('ZADD', p .. 'sk', seq, seq)
@@ -741,9 +741,9 @@ local function leave_lane(Q, seq, x)
       if call('ZREM', p .. 'r:' .. PLAIN, seq) == 1 then Q.bk = Q.bk - 1 end
       if Q.mx > 0 and not has_plain(Q) then leave_turns(Q, 0, '-') end
     else
-      local lane = p .. 'r:' .. rank .. ':' .. g
-      if call('ZREM', lane, seq) == 1 then Q.mx = Q.mx - 1 end
-      if call('EXISTS', lane) == 0 then leave_turns(Q, rank, g) end
+      local ready_list = p .. 'r:' .. rank .. ':' .. g
+      if call('ZREM', ready_list, seq) == 1 then Q.mx = Q.mx - 1 end
+      if call('EXISTS', ready_list) == 0 then leave_turns(Q, rank, g) end
     end
   end
 end
@@ -794,14 +794,14 @@ local function pop_level(Q, rank)
     seq, sent, rec, x = pop_plain(Q)
     empty = not has_plain(Q)
   else
-    local lane = p .. 'r:' .. rank .. ':' .. g
-    seq = call('ZPOPMIN', lane)[1]
+    local ready_list = p .. 'r:' .. rank .. ':' .. g
+    seq = call('ZPOPMIN', ready_list)[1]
     if seq then
       Q.mx = Q.mx - 1
       x = extra_of(Q, seq) or damage.replace(Q, seq)
       rec, sent = record_of(Q, seq, x)
     end
-    empty = call('EXISTS', lane) == 0
+    empty = call('EXISTS', ready_list) == 0
   end
   if empty then
     call('LPOP', turns)
@@ -844,11 +844,11 @@ function groups.pop(Q)
       if not Q.group then return nil end
       Q.held_from = groups.first_out(Q, Q.group)
     end
-    local lane = p .. 'r:' .. Q.group
-    local seq = call('ZRANGE', lane, 0, 0)[1]
+    local ready_list = p .. 'r:' .. Q.group
+    local seq = call('ZRANGE', ready_list, 0, 0)[1]
     if seq and tonumber(seq) < Q.held_from and not call('ZSCORE', p .. 'd', seq)
         and not limits.is_blocked(Q, Q.group) then
-      call('ZREM', lane, seq)
+      call('ZREM', ready_list, seq)
       Q.mx = Q.mx - 1
       groups.add_lease(Q, Q.group, seq)
       local x = extra_of(Q, seq)
@@ -918,7 +918,7 @@ local function split_run(Q, number)
   local p = Q.p
   local text = call('HGET', p .. 'ru', number)
   if not text then return end
-  local first, till, lent, left, bits, holder, consumer = match(text, RUN)
+  local first, till, delivered_ms, left, bits, holder, consumer = match(text, RUN)
   end_run(Q, number, holder)
   Q.rc = Q.rc - tonumber(left)
   local from, sent = tonumber(first), {}
@@ -930,7 +930,8 @@ local function split_run(Q, number)
     if byte(bits, at) == 49 then
       local seq = S(from + at - 1)
       -- A message without a record keeps its lease: its consumer may ack it.
-      call('HSET', p .. 'o', seq, concat({number, till, 1, lent, sent[seq] or lent, holder, consumer}, ' '))
+      local lease = {number, till, 1, delivered_ms, sent[seq] or delivered_ms, holder, consumer}
+      call('HSET', p .. 'o', seq, concat(lease, ' '))
       if holder == '-' then
         call('ZADD', p .. 'l', till, seq)
       else

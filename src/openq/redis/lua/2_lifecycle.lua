@@ -45,7 +45,7 @@ local function remove_message(Q, seq, x, sent, why)
   event(Q, 'D', why, seq)
 end
 
--- Remove a damaged message that is out of its lane already. `rec`: its record, or nil.
+-- Remove a damaged message that is out of its ready list already. `rec`: its record, or nil.
 function damage.set_aside(Q, seq, x, sent, rec)
   local why = not rec and 'missing' or x and x.X and 'extra' or 'record'
   if not rec then call('ZADD', Q.p .. 'dm', seq, seq) end
@@ -114,10 +114,10 @@ local function dead_letter(Q, seq, x, sent, rec, why, reason, origin)
   return to_outbox(Q, {s = seq, m = sent, w = why, r = reason, x = x, o = origin, g = g}, rec)
 end
 
--- Remove a ready or delayed message from its lane.
+-- Remove a ready or delayed message from its ready list.
 local function leave_queue(Q, seq, x, rec)
   Q.by = Q.by - size_of(rec)
-  if not (x and x.d and call('ZREM', Q.p .. 'd', seq) == 1) or Q.c.fifo then leave_lane(Q, seq, x) end
+  if not (x and x.d and call('ZREM', Q.p .. 'd', seq) == 1) or Q.c.fifo then leave_ready_list(Q, seq, x) end
 end
 
 -- A ready or delayed message has expired.
@@ -144,10 +144,12 @@ local function lease_of(Q, seq)
     split_run(Q, run)
     text = call('HGET', Q.p .. 'o', seq)
   end
-  local number, till, n, lent, sent, holder, consumer = match(text, LEASE)
+  local number, till, n, delivered_ms, sent, holder, consumer = match(text, LEASE)
   -- An unreadable lease counts as expired: its message returns.
-  if not number then number, till, n, lent, sent, holder, consumer = '0', S(Q.now), 1, S(Q.now), S(Q.now), '-', '' end
-  return {number = number, till = tonumber(till), count = tonumber(n), lent = tonumber(lent),
+  if not number then
+    number, till, n, delivered_ms, sent, holder, consumer = '0', S(Q.now), 1, S(Q.now), S(Q.now), '-', ''
+  end
+  return {number = number, till = tonumber(till), count = tonumber(n), delivered_ms = tonumber(delivered_ms),
     sent = tonumber(sent), holder = holder, consumer = consumer}
 end
 
@@ -185,7 +187,7 @@ local function retry_delay(Q, seq, n, why)
   return floor(delay)
 end
 
--- Return a message to its lane or to the delayed ones. Its lease has ended.
+-- Return a message to its ready list or to the delayed ones. Its lease has ended.
 local function requeue(Q, seq, x, sent, rec, due)
   x.d = due > Q.now and due or nil
   put_extra(Q, seq, x)
@@ -220,7 +222,7 @@ local function return_delivery(Q, seq, lease, why, reason, delay)
   x = x or published_extra(rec)
   end_lease(Q, seq, lease)
   if why ~= RELEASED or over then
-    x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
+    x.c, x.n, x.f = lease.count, lease.number, x.f or lease.delivered_ms
     if reason then x.r = reason end
   end
   if over then
@@ -274,25 +276,25 @@ local function expire_message(Q, seq)
   if rec then expire_waiting(Q, seq, x, sent, rec) end
 end
 
--- Keys of all non-empty lanes; plain messages that were never delivered are in none.
-local function lanes_of(Q)
-  local p, lanes = Q.p, {}
+-- Keys of all non-empty ready lists; plain messages that were never delivered are in none.
+local function ready_lists_of(Q)
+  local p, ready_lists = Q.p, {}
   if Q.c.fifo then
     -- Oldest first, as many as can be too old.
-    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, 2 * SLICE)) do lanes[#lanes + 1] = p .. 'r:' .. g end
-    return lanes
+    for _, g in ipairs(call('ZRANGE', p .. 'gs', 0, 2 * SLICE)) do ready_lists[#ready_lists + 1] = p .. 'r:' .. g end
+    return ready_lists
   end
-  if Q.bk > 0 then lanes[1] = p .. 'r:' .. PLAIN end
+  if Q.bk > 0 then ready_lists[1] = p .. 'r:' .. PLAIN end
   if Q.mx > 0 then
     local parked = limits.parked(Q)
     for _, rank in ipairs(limits.ranks(Q, parked)) do
       for _, g in ipairs(limits.groups(Q, rank, parked)) do
         local name = rank .. ':' .. g
-        if name ~= PLAIN then lanes[#lanes + 1] = p .. 'r:' .. name end
+        if name ~= PLAIN then ready_lists[#ready_lists + 1] = p .. 'r:' .. name end
       end
     end
   end
-  return lanes
+  return ready_lists
 end
 
 -- Expire what is older than the retention, and set the time of the next check.
@@ -318,11 +320,11 @@ local function expire_old(Q)
     left = left - 1
   end
   local young = false
-  for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do
+  for _, ready_list in ipairs(Q.bk + Q.mx > 0 and ready_lists_of(Q) or {}) do
     if young then break end
     local at, more, is_first = 0, true, true
     while more and left > 0 do
-      local part = call('ZRANGE', lane, at, at + 99)
+      local part = call('ZRANGE', ready_list, at, at + 99)
       more = #part == 100
       for _, seq in ipairs(part) do
         local x = extra_of(Q, seq)
@@ -379,7 +381,7 @@ local function advance(Q)
   local now, most = Q.now, SLICE
   local at
   repeat
-    local lent, l = head(Q, 'l')
+    local leased, l = head(Q, 'l')
     local delayed, d = head(Q, 'd')
     local expiring, e = head(Q, 'e')
     local holder, h = head(Q, 'hd')
@@ -392,14 +394,14 @@ local function advance(Q)
         make_due(Q, delayed)
       elseif e == at then
         expire_message(Q, expiring)
-      elseif l == at and byte(lent, 1) == 76 then
-        split_run(Q, sub(lent, 2))
+      elseif l == at and byte(leased, 1) == 76 then
+        split_run(Q, sub(leased, 2))
       elseif l == at then
-        local lease = lease_of(Q, lent)
+        local lease = lease_of(Q, leased)
         if lease then
-          return_delivery(Q, lent, lease, EXPIRED, nil, nil)
+          return_delivery(Q, leased, lease, EXPIRED, nil, nil)
         else
-          call('ZREM', Q.p .. 'l', lent)
+          call('ZREM', Q.p .. 'l', leased)
         end
       elseif k == at then
         limits.check(Q, limited)

@@ -283,7 +283,7 @@ local function add_lease(Q, grant, seq, sent, rec, x, text)
   grant.number = grant.number + 1
   local at = #grant.leases
   grant.leases[at + 1] = seq
-  grant.leases[at + 2] = concat({number, grant.till, n, grant.lent, S(sent), grant.holder, grant.consumer}, ' ')
+  grant.leases[at + 2] = concat({number, grant.till, n, grant.delivered_ms, S(sent), grant.holder, grant.consumer}, ' ')
   if grant.holder == '-' then
     grant.deadlines[at + 1], grant.deadlines[at + 2] = grant.till, seq
   else

@@ -3,7 +3,7 @@
 -- -- delivery order ----------------------------------------------------------------------------
 
 local function merged(Q, most)
-  -- The plain lane: returned messages and those never delivered, by sequence.
+  -- The plain ready list: returned messages and those never delivered, by sequence.
   local p, seqs = Q.p, {}
   local back = Q.bk > 0 and call('ZRANGE', p .. 'r:' .. PLAIN, 0, most - 1) or {}
   local next_back = 1
@@ -68,17 +68,18 @@ local function in_order(Q, most, all, free)
   if Q.mx == 0 then return merged(Q, most) end
   local parked = not free and limits.parked(Q)
   for _, rank in ipairs(limits.ranks(Q, parked)) do
-    local lanes = {}
+    local ready_lists = {}
     for _, g in ipairs(limits.groups(Q, rank, parked)) do
       local name = rank .. ':' .. g
       local wanted = free and min(most, limits.of_key(Q, g)) or most
-      lanes[#lanes + 1] = name == PLAIN and merged(Q, most) or call('ZRANGE', p .. 'r:' .. name, 0, wanted - 1)
+      ready_lists[#ready_lists + 1] = name == PLAIN and merged(Q, most)
+        or call('ZRANGE', p .. 'r:' .. name, 0, wanted - 1)
     end
     local turn, longest = 1, 0
-    for _, lane in ipairs(lanes) do longest = max(longest, #lane) end
+    for _, ready_list in ipairs(ready_lists) do longest = max(longest, #ready_list) end
     while turn <= longest and #seqs < most do
-      for _, lane in ipairs(lanes) do
-        if lane[turn] then seqs[#seqs + 1] = lane[turn] end
+      for _, ready_list in ipairs(ready_lists) do
+        if ready_list[turn] then seqs[#seqs + 1] = ready_list[turn] end
       end
       turn = turn + 1
     end
@@ -89,7 +90,7 @@ end
 -- -- receive --------------------------------------------------------------------------------------
 
 local function take_out(Q, seq, x)
-  leave_lane(Q, seq, x)
+  leave_ready_list(Q, seq, x)
   if Q.c.fifo then
     local g = group_of(x)
     groups.add_lease(Q, g, seq)
@@ -170,7 +171,7 @@ local function receive_plain(Q, grant, limit)
   local whole = tonumber(seqs[n]) - tonumber(seqs[1]) == n - 1 and (limit == n or Q.pl == 0)
   if n > 1 and n <= 500 and whole and Q.c.hist > 0 then
     local number = S(grant.number)
-    call('HSET', Q.p .. 'ru', number, concat({seqs[1], till, grant.lent, n, string.rep('1', n), holder,
+    call('HSET', Q.p .. 'ru', number, concat({seqs[1], till, grant.delivered_ms, n, string.rep('1', n), holder,
       grant.consumer}, ' '))
     call('ZADD', Q.p .. 'rn', seqs[1], number)
     if holder == '-' then
@@ -182,7 +183,7 @@ local function receive_plain(Q, grant, limit)
     grant.number, grant.step = grant.number + 1, 0
     return
   end
-  local terms = ' ' .. till .. ' 1 ' .. grant.lent .. ' '
+  local terms = ' ' .. till .. ' 1 ' .. grant.delivered_ms .. ' '
   local who = ' ' .. holder .. ' ' .. grant.consumer
   for from = 1, n, 500 do
     local leases, deadlines, at = {}, {}, 0
@@ -220,7 +221,7 @@ local function receive_one(Q, limit, lease, consumer, wanted, version, holder, b
   local bound = lease == -1
   local till = bound and 0 or now + lease
   local first = max(Q.num + 1, now * 1000)
-  local grant = {number = first, till = S(till), lent = S(now), holder = bound and holder or '-',
+  local grant = {number = first, till = S(till), delivered_ms = S(now), holder = bound and holder or '-',
     consumer = consumer, leases = {}, deadlines = {}, seqs = {}, answer = answer, again = 0}
   answer[1], answer[2], answer[3] = S(first), S(till), 1
   if Q.mx == 0 and Q.bk == 0 and Q.sk == 0 and not wanted and not c.fifo then receive_plain(Q, grant, limit) end
@@ -311,11 +312,11 @@ local receive = up_to_date(function(Q, args)
   end
   if args[3] ~= '' then
     -- Bound leases do not end by themselves: see `release_unanswered`.
-    local lent = {}
+    local seqs = {}
     for _, answer in ipairs(answers) do
-      for i = 4, #answer, 4 do lent[#lent + 1] = sub(answer[i], 1, find(answer[i], '-', 1, true) - 1) end
+      for i = 4, #answer, 4 do seqs[#seqs + 1] = sub(answer[i], 1, find(answer[i], '-', 1, true) - 1) end
     end
-    remember(Q, args[3], lent)
+    remember(Q, args[3], seqs)
   end
   if args[6] ~= '' and is_short then
     Q.w = max(Q.w, Q.now + tonumber(args[6]))
@@ -330,7 +331,7 @@ end)
 local function ack_run(Q, number, seqs)
   local text = call('HGET', Q.p .. 'ru', number)
   if not text then return {} end
-  local first, till, lent, left, bits, holder, consumer = match(text, RUN)
+  local first, till, delivered_ms, left, bits, holder, consumer = match(text, RUN)
   till = tonumber(till)
   if till > 0 and till <= Q.now then return {} end
   local from, answers, n = tonumber(first) - 1, {}, 0
@@ -350,7 +351,7 @@ local function ack_run(Q, number, seqs)
   elseif n > 0 then
     local digits = {byte(bits, 1, -1)}
     for at in pairs(seen) do digits[at] = 48 end
-    call('HSET', Q.p .. 'ru', number, concat({first, S(till), lent, left, string.char(unpack(digits)), holder,
+    call('HSET', Q.p .. 'ru', number, concat({first, S(till), delivered_ms, left, string.char(unpack(digits)), holder,
       consumer}, ' '))
   end
   return answers
@@ -509,7 +510,7 @@ local reject = once(function(Q, args)
       return 'removed'
     end
     x = x or published_extra(rec)
-    x.c, x.n, x.f = lease.count, lease.number, x.f or lease.lent
+    x.c, x.n, x.f = lease.count, lease.number, x.f or lease.delivered_ms
     if reason then x.r = reason end
     return dead_letter(Q, seq, x, sent, rec, DEAD_REJECTED, reason, 'lent')
   end)
@@ -527,7 +528,7 @@ end)
 -- Change the lease of a message in flight. `holder`: nil unless the lease is bound.
 local function set_lease(Q, seq, lease, till, holder)
   end_lease(Q, seq, lease)
-  call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.lent), S(lease.sent),
+  call('HSET', Q.p .. 'o', seq, concat({lease.number, S(till), lease.count, S(lease.delivered_ms), S(lease.sent),
     holder or '-', lease.consumer}, ' '))
   if holder then
     call('SADD', Q.p .. 'b:' .. holder, seq)
@@ -577,7 +578,7 @@ late_receipts.extend = up_to_date(function(Q, args)
       groups.add_lease(Q, group_of(x), seq)
       update_ticket(Q, group_of(x))
     end
-    lease = {number = number, count = x.c, lent = Q.now, sent = sent, consumer = '', holder = '-'}
+    lease = {number = number, count = x.c, delivered_ms = Q.now, sent = sent, consumer = '', holder = '-'}
     set_lease(Q, seq, lease, till)
   end
   deadline(Q, till)

@@ -272,7 +272,7 @@ browse.ready_seqs = up_to_date(function(Q)
   return {concat(in_order(Q, 10000, true), ' '), concat(call('HKEYS', Q.p .. 'ed'), ' ')}
 end)
 
--- A page of ready messages by sequence: {last sequence examined or '', number of ready messages if lanes take turns
+-- A page of ready messages by sequence: {last sequence examined or '', number of ready messages if ready lists take turns
 -- (else 0), ...}.
 -- now, after, most
 local scan_ready = up_to_date(function(Q, args)
@@ -418,7 +418,9 @@ local stats = up_to_date(function(Q, args)
   end
   local id = next_plain(Q)
   if id then oldest = sent_of(id) end
-  for _, lane in ipairs(Q.bk + Q.mx > 0 and lanes_of(Q) or {}) do older(call('ZRANGE', lane, 0, 0)[1]) end
+  for _, ready_list in ipairs(Q.bk + Q.mx > 0 and ready_lists_of(Q) or {}) do
+    older(call('ZRANGE', ready_list, 0, 0)[1])
+  end
   return {ready, delayed, in_flight_count(Q) + Q.lb, Q.by, oldest and S(oldest) or '',
     Q.next, call('HGETALL', p .. 'n'), limits.held(Q)}
 end)
@@ -437,7 +439,7 @@ end)
 local function taken(Q, seq)
   local state, x = state_of(Q, seq)
   if not state then return nil, 'gone' end
-  if state == 'in_flight' then return nil, 'lent' end
+  if state == 'in_flight' then return nil, 'in_flight' end
   local rec, sent = record_of(Q, seq, x)
   if not rec then return nil, 'gone' end
   leave_queue(Q, seq, x, rec)
@@ -467,13 +469,13 @@ local edit = up_to_date(function(Q, args)
   if not state then
     answer = 'gone'
   elseif state == 'in_flight' then
-    answer = 'lent'
+    answer = 'in_flight'
   else
     local old, sent = record_of(Q, seq, x)
     if not old then return 'gone' end
     if not x then
-      -- A plain message moves to the plain lane: its record in the stream stays as published.
-      leave_lane(Q, seq, nil)
+      -- A plain message moves to the plain ready list: its record in the stream stays as published.
+      leave_ready_list(Q, seq, nil)
       x = published_extra(old)
       x.t = nil
       put_extra(Q, seq, x)

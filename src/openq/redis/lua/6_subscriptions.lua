@@ -15,7 +15,7 @@ do
   local PIECE = '^(%d+) (%d+) (%d+) (%d+) (%d+)$'
   local RUN_MOST = 500  -- messages in one run
   local COST = 1000  -- plain leases in one call: Redis serves nobody else during it
-  local COST_OF_LANES = 4  -- of a lease from the lanes
+  local COST_OF_READY_LISTS = 4  -- of a lease from the ready lists
   local COST_OF_RUN = 75  -- of extending a run, with its event
   local PAGE_BYTES = 1048576
   local WINDOW = 16  -- records read at once, whatever their size
@@ -190,7 +190,7 @@ do
       return is_first and max(fits, 1) or fits, others
     end
     for _, seq in ipairs(in_order(Q, most, false, true)) do
-      if fits == most then break end  -- lanes that take turns return a few more
+      if fits == most then break end  -- ready lists that take turns return a few more
       local rec = record_of(Q, seq, extra_of(Q, seq))
       if rec and not takes(rec) then break end
     end
@@ -253,7 +253,7 @@ do
       if wanted > 0 then
         add(Q, key, b, receive_one(Q, wanted, S(b.till - Q.now), args[9], nil, args[10], '-', 0))
       end
-      cost = cost + others + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_LANES or 1)
+      cost = cost + others + wanted * ((Q.c.fifo or Q.mx > 0) and COST_OF_READY_LISTS or 1)
       -- After very many others the next slice continues.
       b.whole = (wanted == 0 and others < COST) or b.count - before < wanted or b.count == b.limit
     end
@@ -289,10 +289,10 @@ do
     if not b or not is_open(Q, name, number, b) then return {} end
     local answer, size, cost = {S(b.till), ''}, 0, 0
     local next_place = tonumber(args[5])
-    local function put(id, rec, extra, delivery, lent, n)
+    local function put(id, rec, extra, delivery, delivered_ms, n)
       local at = #answer
       answer[at + 1], answer[at + 2], answer[at + 3] = id, rec, extra
-      answer[at + 4], answer[at + 5], answer[at + 6] = delivery, lent, n
+      answer[at + 4], answer[at + 5], answer[at + 6] = delivery, delivered_ms, n
       size = size + #rec
     end
     local function is_enough(place)
@@ -303,7 +303,7 @@ do
     each_piece(Q, name, number, tonumber(args[4]), next_place, function(place, first, n, delivery, step)
       local run = step == 0 and call('HGET', p .. 'ru', S(delivery))
       if run then
-        local start, _, lent, _, bits = match(run, RUN)
+        local start, _, delivered_ms, _, bits = match(run, RUN)
         for from = first, first + n - 1, WINDOW do
           if is_enough(place + from - first) then return true end
           local to = min(from + WINDOW, first + n) - 1
@@ -311,7 +311,7 @@ do
           for _, found in ipairs(call('XRANGE', p .. 'm', S(from), S(to))) do records[seq_of(found[1])] = found end
           for seq = from, to do
             local at, found = seq - tonumber(start) + 1, records[seq] or {S(seq) .. '-0', {'m', ''}}
-            if sub(bits, at, at) == '1' then put(found[1], found[2][2], '', S(delivery), lent, 1) end
+            if sub(bits, at, at) == '1' then put(found[1], found[2][2], '', S(delivery), delivered_ms, 1) end
           end
           cost = cost + to - from + 1
         end
@@ -323,7 +323,7 @@ do
         if is_out(Q, seq, own) then
           local lease, x = lease_of(Q, seq), extra_of(Q, seq)
           local rec, sent = record_of(Q, seq, x)
-          put(seq .. '-' .. S(sent or 0), rec or '', x and cjson.encode(x) or '', own, S(lease.lent), lease.count)
+          put(seq .. '-' .. S(sent or 0), rec or '', x and cjson.encode(x) or '', own, S(lease.delivered_ms), lease.count)
         end
         cost = cost + 1
       end
@@ -335,8 +335,8 @@ do
   -- -- extending and ending -------------------------------------------------------------------------
 
   local function extend_run(Q, delivery, till)
-    local first, _, lent, left, bits, holder, consumer = match(call('HGET', Q.p .. 'ru', delivery), RUN)
-    call('HSET', Q.p .. 'ru', delivery, concat({first, S(till), lent, left, bits, holder, consumer}, ' '))
+    local first, _, delivered_ms, left, bits, holder, consumer = match(call('HGET', Q.p .. 'ru', delivery), RUN)
+    call('HSET', Q.p .. 'ru', delivery, concat({first, S(till), delivered_ms, left, bits, holder, consumer}, ' '))
     call('ZADD', Q.p .. 'l', S(till), 'L' .. delivery)
     local seqs = {}
     for i = 1, #bits do

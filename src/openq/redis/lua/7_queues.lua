@@ -73,7 +73,7 @@ local function configure(keys, args)
         local x = extra_of(Q, seq)
         local now_rank = Q.c
         Q.c = old
-        leave_lane(Q, seq, x)
+        leave_ready_list(Q, seq, x)
         Q.c = now_rank
         all[#all + 1] = {seq, x}
       end
@@ -128,10 +128,10 @@ local function drop(keys, args)
   local Q, failed = open(keys, args)
   if not Q then return failed end
   advance(Q)
-  local lent = in_flight_count(Q)
-  local n = waiting_count(Q) + lent
+  local in_flight = in_flight_count(Q)
+  local n = waiting_count(Q) + in_flight
   if args[2] == '1' and n > 0 then return failure('INUSE', 'it holds ' .. n .. ' messages') end
-  if args[3] == '1' and (lent > 0 or Q.w > Q.now) then return failure('INUSE', 'it has consumers') end
+  if args[3] == '1' and (in_flight > 0 or Q.w > Q.now) then return failure('INUSE', 'it has consumers') end
   local p = Q.p
   if call('EXISTS', p .. 'ob') == 1 then return failure('OUTBOX') end  -- the outbox must be drained first
   batches.forget(Q)
@@ -158,8 +158,8 @@ end
 local function dropped_before(Q)
   local events = Q.p .. 'h'
   if call('EXISTS', events) == 0 then return 0 end
-  local facts, told = {}, call('XINFO', 'STREAM', events)
-  for i = 1, #told, 2 do facts[told[i]] = told[i + 1] end
+  local facts, info = {}, call('XINFO', 'STREAM', events)
+  for i = 1, #info, 2 do facts[info[i]] = info[i + 1] end
   if facts['entries-added'] == facts['length'] then return 0 end
   local first = call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
   local first_ms = first and seq_of(first[1]) or seq_of(facts['last-generated-id']) + 1
@@ -263,21 +263,21 @@ register('set_aside', once(function(Q, args)
     return 'removed'
   end)
 end), ALLOWED_WHEN_FULL)
-register('forsake', release_unanswered, ALLOWED_WHEN_FULL)
+register('release_unanswered', release_unanswered, ALLOWED_WHEN_FULL)
 register('extend', extend, ALLOWED_WHEN_FULL)
 register('extend_late', late_receipts.extend, ALLOWED_WHEN_FULL)
 register('hold', hold, ALLOWED_WHEN_FULL)
-register('limbo', claim_outbox, ALLOWED_WHEN_FULL)
+register('claim_outbox', claim_outbox, ALLOWED_WHEN_FULL)
 register('done', done, ALLOWED_WHEN_FULL)
-register('revive', return_from_outbox, ALLOWED_WHEN_FULL)
+register('return_from_outbox', return_from_outbox, ALLOWED_WHEN_FULL)
 register('arrive', arrive, ADDS)
-register('would', check_publish, ALLOWED_WHEN_FULL)
+register('check_publish', check_publish, ALLOWED_WHEN_FULL)
 register('fan_out', fan_out, ADDS)
 register('browse', browse.first, ALLOWED_WHEN_FULL)
 register('browse_delayed', browse.delayed, ALLOWED_WHEN_FULL)
 register('in_flight', browse.in_flight, ALLOWED_WHEN_FULL)
 register('ready_seqs', browse.ready_seqs, ALLOWED_WHEN_FULL)
-register('survey', scan_ready, ALLOWED_WHEN_FULL)
+register('scan_ready', scan_ready, ALLOWED_WHEN_FULL)
 register('rear', rear, ALLOWED_WHEN_FULL)
 register('look', look, ALLOWED_WHEN_FULL)
 register('seqs_of', seqs_of, ALLOWED_WHEN_FULL)
@@ -287,7 +287,7 @@ register('tick', tick, ALLOWED_WHEN_FULL)
 register('cancel', cancel, ALLOWED_WHEN_FULL)
 register('edit', edit, ADDS)
 register('reschedule', reschedule, ALLOWED_WHEN_FULL)
-register('send_on', move_out, ALLOWED_WHEN_FULL)
+register('move_out', move_out, ALLOWED_WHEN_FULL)
 register('purge', purge, ALLOWED_WHEN_FULL)
 register('configure', configure, ALLOWED_WHEN_FULL)
 register('block', block, ALLOWED_WHEN_FULL)

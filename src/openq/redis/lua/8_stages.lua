@@ -77,13 +77,13 @@ end
 local function stage_look(keys, args)
   local j = keys[1]
   local f = keys_of(j, args[2])
-  local told = {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pd', 'pt'),
+  local reply = {now_of(args[1]), call('HMGET', j, 'o', 'b', 'r', 'x', 'pb', 'po', 'pd', 'pt'),
     call('HMGET', f, unpack(STAGE)), count_parts(f)}
   local most = tonumber(args[3])
   if most > 0 then
-    told[5], told[6] = call('HGET', j, 'pr'), told[4] <= most and call('HGETALL', f) or {}
+    reply[5], reply[6] = call('HGET', j, 'pr'), reply[4] <= most and call('HGETALL', f) or {}
   end
-  return told
+  return reply
 end
 
 -- now, batch, owner, plan, put count as the caller knows it: 'made', or what prevents it
