@@ -24,15 +24,13 @@ from openq.config import (
     is_loopback,
     load,
     secret,
-    toml_key,
-    toml_text,
     variable_of,
 )
 from openq.errors import InvalidSetting
 from openq.journal.file_journal import MAX_SEGMENT
 from openq.journal.writer import MIN_SEGMENT
 from openq.model import ENCODING_JSON, QueueSettings, RetryPolicy
-from openq.parsing import read_seconds, read_size, without_password
+from openq.parsing import read_seconds, read_size, toml_key, toml_text, without_password
 from openq.settings import SETTINGS, merge_settings
 
 

@@ -9,7 +9,6 @@ To add a key: a field of `Config` and its line in `KEYS`.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from .alert_rules.tables import AlertConfig, InvalidAlerts, read_alerts
 from .errors import InvalidSetting
-from .model import RetryPolicy, check_name
+from .model import check_name
 from .parsing import (
     matching,
     one_of,
@@ -34,6 +33,8 @@ from .parsing import (
     read_seconds,
     read_size,
     read_text,
+    toml_key,
+    toml_text,
     within,
     without_password,
 )
@@ -684,18 +685,3 @@ def commented_file() -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name, ensure_ascii=False)
-
-
-def toml_text(value: object) -> str:
-    """A value as TOML writes it; JSON's text and numbers are TOML's too."""
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(toml_text, value)) + "]"
-    if isinstance(value, RetryPolicy):
-        return toml_text({name: getattr(value, name) for name in RetryPolicy.__slots__})
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name} = {toml_text(each)}" for name, each in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)

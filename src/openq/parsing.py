@@ -6,12 +6,13 @@ and raises ValueError with what it expects, such as "true or false".
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from .model import FOREVER_MS
+from .model import FOREVER_MS, RetryPolicy
 
 FOREVER = "forever"
 
@@ -213,3 +214,18 @@ def without_password(url: str) -> str:
     if not colon or "@" not in host:
         return url
     return f"{scheme}{slashes}{user}:...@{host.rpartition('@')[2]}"
+
+
+def toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name, ensure_ascii=False)
+
+
+def toml_text(value: object) -> str:
+    """A value as TOML writes it; JSON's text and numbers are TOML's too."""
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(toml_text, value)) + "]"
+    if isinstance(value, RetryPolicy):
+        return toml_text({name: getattr(value, name) for name in RetryPolicy.__slots__})
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {toml_text(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)

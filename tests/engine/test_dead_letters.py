@@ -6,7 +6,8 @@ import pytest
 
 from openq.engine.engine import Engine
 from openq.engine.queue import QueueState
-from openq.engine.records import DEAD_LETTER_NAMES, pack_options, pack_value, unpack_options
+from openq.engine.record_values import pack_options, pack_value, unpack_options
+from openq.engine.records import DEAD_LETTER_NAMES
 from openq.errors import InvalidSetting
 from openq.model import DEAD_LETTER_KINDS, DeadLetterEvent, DeliveryOptions, Draft
 

@@ -9,6 +9,7 @@ from openq.engine.engine import Engine
 from openq.engine.ready import FifoOrder, StandardOrder
 from openq.engine.ready_list import PackedPage, ReadyList
 from openq.engine.rebuild import rebuild
+from openq.engine.record_values import plain_copy
 from openq.engine.records import (
     ACK,
     COPY,
@@ -22,7 +23,6 @@ from openq.engine.records import (
     _heads,
     decode,
     encode,
-    plain_copy,
 )
 from openq.engine.replay import apply, checkpoint
 from openq.engine.routing import Binding, Exchange

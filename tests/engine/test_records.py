@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openq.engine import record_values
 from openq.engine import records as r
 from openq.engine.engine import Engine
 from openq.errors import InvalidSetting
@@ -245,20 +246,23 @@ def test_what_is_shared_is_bounded() -> None:
         r.decode(data)
         plain_options(("", f"{i}"))
 
-    assert max(len(r._shared_properties), len(r._shared_options), len(_plain_options)) <= 1024
+    assert (
+        max(len(record_values._shared_properties), len(record_values._shared_options), len(_plain_options))
+        <= 1024
+    )
 
 
 def test_a_copy_of_a_light_extra_can_become_a_heavy_one() -> None:
     light = plain_options(("", "q"))
-    written = r.pack_options(light)
+    written = record_values.pack_options(light)
 
     heavy = light.copy()
     heavy.count = 3
 
     assert light.is_plain
     assert not heavy.is_plain
-    assert r.unpack_options(r.pack_options(heavy)) == heavy
-    assert r.pack_options(light) == written
+    assert record_values.unpack_options(record_values.pack_options(heavy)) == heavy
+    assert record_values.pack_options(light) == written
 
 
 @given(extras)
@@ -277,12 +281,14 @@ def test_a_publisher_whose_name_cannot_be_written_is_refused() -> None:
 
 @given(extras)
 def test_extra_comes_back_as_it_was(options: DeliveryOptions) -> None:
-    assert extra_dump(r.unpack_options(r.pack_options(options))) == extra_dump(options)
+    assert extra_dump(record_values.unpack_options(record_values.pack_options(options))) == extra_dump(
+        options
+    )
 
 
 @given(values)
 def test_a_value_comes_back_as_it_was(value: object) -> None:
-    assert r.unpack_value(r.pack_value(value)) == value
+    assert record_values.unpack_value(record_values.pack_value(value)) == value
 
 
 @pytest.mark.parametrize("bad", [object(), {1, 2}, 1j, 10**5000], ids=["object", "set", "complex", "huge"])
@@ -302,12 +308,12 @@ def test_attributes_nested_too_deep_are_refused_not_written_and_then_unreadable(
     deep: list[object] = []
     for _ in range(60):
         deep = [deep]
-    assert r.unpack_value(r.pack_value(deep)) == deep
+    assert record_values.unpack_value(record_values.pack_value(deep)) == deep
 
     for _ in range(2_000):
         deep = [deep]
     with pytest.raises(InvalidSetting, match="nested"):
-        r.pack_value(deep)
+        record_values.pack_value(deep)
 
 
 def test_a_record_of_an_unknown_kind_says_so() -> None:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from openq.amqp_fields import AmqpProperties, Timestamp, encode
 from openq.clock import VirtualClock
-from openq.engine.records import RUN, pack_properties, unpack_properties
+from openq.engine.record_values import pack_properties, unpack_properties
+from openq.engine.records import RUN
 from openq.errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError
 from openq.history import decode_table
 from openq.history.journal import (

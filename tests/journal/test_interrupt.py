@@ -19,7 +19,8 @@ from openq.journal.scan import SegmentScan
 from tests.journal.helpers import SALT, contents, put, segment_file, small
 from tests.tracing import traced
 
-TRACED = tuple(f"journal/{name}.py" for name in ("files", "writer", "pending", "stock", "lockfile"))
+TRACED_MODULES = ("file_journal", "writer", "pending", "claim", "pool", "lockfile")
+TRACED = tuple(f"journal/{name}.py" for name in TRACED_MODULES)
 ENOUGH = 30  # so many publishes in a row that end before the step: all steps were tried
 
 

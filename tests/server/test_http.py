@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from openq.server.http import MAX_HEAD_BYTES, MAX_HEADERS
+from openq.server.http_checks import MAX_HEAD_BYTES, MAX_HEADERS
 from openq.server.http_request import Handler, HttpRequest
 from openq.server.listener import HttpLimits, Listener, new_loop
 from tests.waiting import until

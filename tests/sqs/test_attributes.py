@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openq.engine.records import pack_value, unpack_value
+from openq.engine.record_values import pack_value, unpack_value
 from openq.sqs import message_attributes, queue_attributes
 from openq.sqs.errors import SqsError
 from openq.sqs.requests import AttributeValues, DeleteMessageBatchRequestEntry, MessageAttributeValue

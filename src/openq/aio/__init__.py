@@ -14,6 +14,7 @@ queue objects of either kind.
 """
 
 from .consumer import Consumer
-from .queue import Message, OpenQ, Queue
+from .message import Message
+from .queue import OpenQ, Queue
 
 __all__ = ["Consumer", "Message", "OpenQ", "Queue"]

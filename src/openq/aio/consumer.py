@@ -25,7 +25,8 @@ from ..client.times import to_ms
 from ..errors import Closed, Forked, InvalidSetting, JournalFailed, OpenQError, QueueNotFound
 from .feeds import LoopFeed
 from .listening import release_unseen
-from .queue import Message, Queue
+from .message import Message
+from .queue import Queue
 
 if TYPE_CHECKING:
     from .runner import AnyWait

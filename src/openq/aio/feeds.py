@@ -9,7 +9,8 @@ from ..client.feeds import FeedOptions
 
 if TYPE_CHECKING:
     from ..client.stream_feed import StreamFeed
-    from .queue import Message, Queue
+    from .message import Message
+    from .queue import Queue
 
 
 class LoopFeed:
@@ -55,7 +56,7 @@ class LoopFeed:
 
     async def take_now(self, limit: int) -> list[Message] | None:
         """Without waiting; None after `end`."""
-        from .queue import Message
+        from .message import Message
 
         feed = self._feed
         if feed is None:

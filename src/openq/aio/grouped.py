@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..client.core import QueueCore
     from ..client.remote import RemoteBroker
     from ..model import Draft
-    from .queue import Message
+    from .message import Message
     from .threads import CallThreads
 
 Item = TypeVar("Item")

@@ -22,7 +22,8 @@ from .feeds import LoopFeed
 if TYPE_CHECKING:
     from ..client import queues
     from ..model import Delivery
-    from .queue import Message, Queue
+    from .message import Message
+    from .queue import Queue
     from .runner import AnyWait
 
 log = logging.getLogger("openq")

@@ -11,7 +11,6 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from ..client import checks, queues
 from ..client.arrivals import Arrivals
 from ..client.core import QueueCore
 from ..client.events import make_event_filter, open_queue_pages
-from ..client.failures import retry_delay, was_interrupted
 from ..client.hooks import call_hooks, overridden_hooks, run_hooks, run_hooks_many
 from ..client.interface import LibraryBroker
 from ..client.message import Message as AnyMessage
@@ -36,7 +34,7 @@ from ..errors import (
     StoreUnavailable,
     VisibilityTimeoutExpired,
 )
-from ..model import ENCODING_TEXT, NO_DEADLINE, Delivery, Draft, QueueSettings
+from ..model import ENCODING_TEXT, NO_DEADLINE, Draft, QueueSettings
 from .events import AsyncEventStream
 from .forwarding import (
     AsyncExchanges,
@@ -50,6 +48,8 @@ from .forwarding import (
 )
 from .kv import AsyncKeyValue
 from .listening import listen
+from .message import Message
+from .processing import AsyncChangeListener, AsyncProcessing
 from .runner import Runner
 
 if TYPE_CHECKING:
@@ -59,62 +59,6 @@ if TYPE_CHECKING:
     from ..client.codecs import BodyCodec, Codec
     from ..clock import Clock
     from .runner import AnyWait
-
-# Stores that cannot report changes (a server, Redis) are polled at this interval.
-_RECHECK_S = 0.5
-
-
-class Message(ReceivedMessage):
-    """A delivered message. `async with message:` acks at the end, nacks with the reason on an exception."""
-
-    __slots__ = ()
-    queue: Queue  # type: ignore[assignment]
-
-    def __init__(self, queue: Queue, delivery: Delivery) -> None:
-        # Not through super(): one is made for every message.
-        self.queue = queue
-        self.delivery = delivery
-        self.settled = False
-
-    async def ack(self) -> None:  # type: ignore[override]
-        await self.queue.ack(self)
-
-    async def nack(  # type: ignore[override]
-        self, delay: float | None = None, reason: str | BaseException | None = None
-    ) -> str:
-        return await self.queue.nack(self, delay, reason)
-
-    async def reject(self, reason: str | BaseException | None = None) -> str:  # type: ignore[override]
-        return await self.queue.reject(self, reason)
-
-    async def extend(self, seconds: float) -> datetime | None:  # type: ignore[override]
-        return await self.queue.extend(self, seconds)
-
-    async def release(self) -> None:
-        """Return the message at once and uncounted: the work on it was interrupted."""
-        await self.queue.runner.change(_release, self)
-
-    def __enter__(self) -> ReceivedMessage:
-        raise TypeError("use `async with` for a message of openq.aio")
-
-    async def __aenter__(self) -> Message:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.settled:
-            return
-        if error is None:
-            await self.ack()
-            return
-        try:
-            if was_interrupted(error):
-                await self.release()
-            else:
-                await self.nack(retry_delay(error), error)
-        except OpenQError:
-            pass  # its lease is over: it returns anyway, and the caller must see the first error
 
 
 class Queue:
@@ -602,7 +546,7 @@ class Queue:
             return
         except QueueFull:
             pass
-        with _AsyncChangeListener(self) as changes:
+        with AsyncChangeListener(self) as changes:
             while True:
                 try:
                     await self.publish(item)
@@ -648,7 +592,7 @@ class Queue:
 
     async def join(self) -> None:
         """Wait until every item is done: no message is ready, delayed or in flight."""
-        with _AsyncChangeListener(self) as changes:
+        with AsyncChangeListener(self) as changes:
             while self.unfinished_tasks:
                 await changes.wait()
 
@@ -712,72 +656,3 @@ def _publish_items(
     result = queue.core.publish_items(items)
     queue.core.sync()
     return result
-
-
-def _release(queue: queues.Queue, message: Message) -> None:
-    queue.core.release([message])
-
-
-class AsyncProcessing:
-    """One message from receive to ack; see `Queue.processing`."""
-
-    def __init__(self, queue: Queue, wait: AnyWait, timeout: float | None, heartbeat: bool) -> None:
-        self._queue = queue
-        self._wait = wait
-        self._timeout = timeout
-        self._heartbeat = heartbeat
-        self._message: Message | None = None
-
-    async def __aenter__(self) -> Message | None:
-        received = await self._queue.collect(self._wait, self._timeout)
-        if not received:
-            return None
-        self._message = received[0]
-        if self._heartbeat:
-            self._queue.core.handle.heartbeat.hold(self._queue.name, self._message.delivery)
-        return self._message
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        message = self._message
-        if message is None:
-            return
-        try:
-            await message.__aexit__(kind, error, trace)
-        finally:
-            if self._heartbeat:
-                self._queue.core.handle.heartbeat.drop(message.delivery)
-
-
-class _AsyncChangeListener:
-    """Waits for the next change of a queue. Costs the queue nothing while it is not in use."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
-
-    def __enter__(self) -> _AsyncChangeListener:
-        try:
-            self._stop = self._queue.subscribe(self._on_event)
-        except OpenQError:
-            self._stop = self._changed.clear  # not permitted: `wait` polls instead
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def _on_event(self, event: dict[str, Any]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._changed.set)
-        except RuntimeError:
-            pass  # the loop is closed: no task waits any more
-
-    async def wait(self) -> None:
-        timer = self._loop.call_later(_RECHECK_S, self._changed.set)
-        try:
-            await self._changed.wait()
-        finally:
-            timer.cancel()
-        self._changed.clear()

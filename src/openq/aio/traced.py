@@ -11,7 +11,9 @@ from typing import Any
 from ..client.message import Message as AnyMessage
 from ..client.queues import RECEIVE_TIMEOUT
 from ..client.traced import checked_attributes, end_span, spans_of, traced_items, untrace_queue
-from .queue import AsyncProcessing, Message, Queue
+from .message import Message
+from .processing import AsyncProcessing
+from .queue import Queue
 
 
 def trace_queue(queue: Queue) -> None:

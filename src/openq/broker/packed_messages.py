@@ -15,7 +15,8 @@ from typing import Any
 
 from .. import amqp_fields
 from ..engine.publishing import check_draft
-from ..engine.records import HEAD_SIZE, pack_value, plain_copy, run_step
+from ..engine.record_values import pack_value, plain_copy
+from ..engine.records import HEAD_SIZE, run_step
 from ..errors import InvalidSetting, OpenQError
 from ..model import MAX_SPAN_MS, DeliveryOptions, Draft, Properties, check_name, plain_options
 from ..names import qualified_name, split_name

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..cron import Cron, find_zone
 from ..engine.publishing import check_draft
-from ..engine.records import pack_value
+from ..engine.record_values import pack_value
 from ..errors import InvalidSetting
 from ..metrics import Family
 from ..model import ENCODING_BYTES, MAX_SPAN_MS, Draft, check_name

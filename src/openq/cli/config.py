@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from ..config import KEYS, commented_file, find_file, load, read_file, toml_text, variable_of
+from ..config import KEYS, commented_file, find_file, load, read_file, variable_of
 from ..model import RetryPolicy
+from ..parsing import toml_text
 from .api import connect
 from .output import count_text, print_json, print_result, print_table
 from .serve import read_settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import fill
 
-from ..config import KEYS, Config, flag_of, toml_text, variable_of
+from ..config import KEYS, Config, flag_of, variable_of
+from ..parsing import toml_text
 from .commands import GROUPS, load
 from .commands.options import SERVER
 from .commands.serve import CONFIG_FLAGS

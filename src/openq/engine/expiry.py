@@ -10,6 +10,7 @@ from ..model import (
     Entry,
 )
 from .delayed import Bucket, due_of
+from .lease_timers import arm_leases, open_bucket
 from .queue import QueueState
 from .records import (
     EXPIRED,
@@ -93,7 +94,7 @@ class Expiry:
             if queue.watched:
                 engine.woken.append(queue)
         elif kind == LEASES:
-            engine.leases.open_bucket(queue, data, now_ms)
+            open_bucket(engine, queue, data, now_ms)
         elif kind == DELAY:
             queue.delayed.near.pop(data, None)
             entry = queue.delayed.get(data)
@@ -186,7 +187,7 @@ class Expiry:
             queue.lease_buckets.clear()
             for delivery in queue.leases.values():
                 if delivery.until_ms:
-                    engine.leases.arm_leases(queue, (delivery.entry.seq,), delivery.until_ms, 0)
+                    arm_leases(engine, queue, (delivery.entry.seq,), delivery.until_ms, 0)
             queue.delayed.clear_timers()
             for seq, due_ms in queue.delayed.dues():
                 engine.arm_delay(queue, seq, due_ms, 0)

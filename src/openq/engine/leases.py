@@ -26,6 +26,7 @@ from ..model import (
     span_error,
     split_failure,
 )
+from .lease_timers import BUCKET_BITS, arm_leases, arm_tokens
 from .queue import QueueState
 from .ready import StandardOrder
 from .records import (
@@ -44,10 +45,10 @@ from .records import (
     RETURN,
 )
 from .rules import is_expired, is_zero_ttl, with_options
-from .timers import LEASE, LEASES, MAX_TIMERS_PER_STEP, WAKE
+from .selection import select
+from .timers import MAX_TIMERS_PER_STEP
 
 STUCK_RECEIVES = 10
-BUCKET_BITS = 10  # leases are grouped by the high bits of their deadline: 1,024 ms together
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -124,7 +125,7 @@ class Leases:
             if bucket is not None:
                 bucket.append(seq)
             else:
-                self.arm_leases(queue, (seq,), until_ms, now_ms)
+                arm_leases(self._engine, queue, (seq,), until_ms, now_ms)
         if engine.observer is not None:
             engine.observer("received", queue.name, engine.id_of(entry), now_ms, consumer or "")
         return delivery
@@ -157,7 +158,7 @@ class Leases:
         if engine.times is not None:
             engine.times.delivered(queue.number, [now_ms - entry.sent_ms for entry in entries])
         if until_ms:
-            self.arm_leases(queue, seqs, until_ms, now_ms)
+            arm_leases(self._engine, queue, seqs, until_ms, now_ms)
         if engine.observer is not None:
             for entry in entries:
                 engine.observer("received", queue.name, engine.id_of(entry), now_ms, consumer or "")
@@ -179,7 +180,7 @@ class Leases:
         number = engine.next_number
         horizon_ms = now_ms - settings.retention_ms
         max_receives = settings.max_receives
-        entries = [] if wanted is None else self._select(queue, wanted, limit, now_ms)
+        entries = [] if wanted is None else select(self._engine, queue, wanted, limit, now_ms)
         deliveries: list[Delivery] = []
         pop = queue.ready.pop
         entry: Entry | None = None
@@ -235,7 +236,7 @@ class Leases:
         finally:
             queue.ready.end_batch()
         if queue.limits is not None and len(deliveries) < limit:
-            self.arm_tokens(queue, now_ms)
+            arm_tokens(self._engine, queue, now_ms)
         if deliveries:
             engine.next_number = number
             self.deliver(queue, deliveries, until_ms, now_ms, location or 0)
@@ -279,98 +280,7 @@ class Leases:
             if waits:
                 engine.times.delivered(queue.number, waits)
         if until_ms:
-            self.arm_leases(queue, [delivery.entry.seq for delivery in deliveries], until_ms, now_ms)
-
-    def arm_leases(self, queue: QueueState, seqs: Sequence[int], until_ms: int, now_ms: int) -> None:
-        engine = self._engine
-        bucket = until_ms >> BUCKET_BITS
-        known = queue.lease_buckets.get(bucket)
-        if known is not None:
-            known.extend(seqs)
-        elif bucket << BUCKET_BITS <= now_ms:
-            engine.timers.add(until_ms, (LEASE, queue, seqs))
-        else:
-            self._compact_lease_buckets(queue)
-            queue.forget_dedup(now_ms)
-            queue.lease_buckets[bucket] = list(seqs)
-            engine.timers.add(bucket << BUCKET_BITS, (LEASES, queue, bucket))
-
-    def _compact_lease_buckets(self, queue: QueueState) -> None:
-        """Drop sequences of long leases that were acked early; they must not stay until their deadlines."""
-        buckets = queue.lease_buckets
-        leases = queue.leases
-        total = sum(map(len, buckets.values()))
-        if total > 8192 and total > 4 * len(leases):
-            for bucket, seqs in buckets.items():
-                buckets[bucket] = [
-                    seq for seq in seqs if seq in leases and leases[seq].until_ms >> BUCKET_BITS == bucket
-                ]
-
-    def open_bucket(self, queue: QueueState, bucket: int, now_ms: int) -> None:
-        """Arm exact deadlines for the leases of this bucket that are still in flight.
-
-        Leases that end together end in the order of their messages, as on Redis: FIFO groups are served in
-        the order in which their messages return.
-        """
-        for seq in sorted(queue.lease_buckets.pop(bucket, ())):
-            delivery = queue.leases.get(seq)
-            if delivery is not None and delivery.until_ms >> BUCKET_BITS == bucket:
-                self._engine.timers.add(delivery.until_ms, (LEASE, queue, (seq,)))
-
-    def arm_tokens(self, queue: QueueState, now_ms: int) -> None:
-        """Arm a timer for the next token that a message may wait for. One timer for a queue is enough."""
-        limits = queue.limits
-        if limits is None or not queue.ready.count:
-            return
-        next_ms = limits.next_ms(now_ms)
-        if next_ms and not now_ms < limits.armed_ms <= next_ms:
-            limits.armed_ms = next_ms
-            self._engine.timers.add(next_ms, (WAKE, queue, 0))
-
-    def _select(self, queue: QueueState, wanted: MessageFilter, limit: int, now_ms: int) -> list[Entry]:
-        """Take the first messages that match; the last one comes first. Others are skipped."""
-        found: list[Entry] = []
-        held: set[str | None] = set()
-        limits = queue.limits
-        left: dict[str | None, int] = {}  # how many more the limits of a key allow
-        if limits is not None:
-            limit = min(limit, limits.allowance(now_ms))
-        for entry in queue.ready:
-            if len(found) == limit:
-                break
-            group = entry.group
-            if limits is not None:
-                if group not in left:
-                    left[group] = limits.key_allowance(group, now_ms)
-                if not left[group]:
-                    held.add(group)
-                    continue
-            if queue.settings.fifo and (
-                group in held or queue.ready.is_held(entry) or entry.seq in queue.delayed  # type: ignore[union-attr]
-            ):
-                held.add(group)
-            elif wanted.has_type(entry.options) and (
-                not wanted.attributes or self._has_attributes(entry, wanted)
-            ):
-                found.append(entry)
-                if limits is not None:
-                    left[group] -= 1
-            else:
-                held.add(group)  # later messages of a FIFO group must not overtake this one
-        taken = [queue.ready.take(entry.seq, now_ms) for entry in found]
-        return [entry for entry in reversed(taken) if entry is not None]
-
-    def _has_attributes(self, entry: Entry, wanted: MessageFilter) -> bool:
-        if not wanted.attributes:
-            return True
-        load = self._engine.load_properties
-        if entry.properties is not None or entry.body is not None or load is None:
-            return wanted.has_attributes(entry.properties)
-        verdict = wanted.verdicts.get(entry.location)
-        if verdict is None:  # one that was not read ahead
-            verdict = wanted.has_attributes(load(entry.location))
-            wanted.keep_verdict(entry.location, verdict)
-        return verdict
+            arm_leases(self._engine, queue, [delivery.entry.seq for delivery in deliveries], until_ms, now_ms)
 
     def ack(self, queue: QueueState, seq: int, number: int, now_ms: int) -> None:
         """Ack a delivery. Its receipt must be the live one."""
@@ -651,7 +561,7 @@ class Leases:
             queue.leases[seq] = Delivery(entry, options.number, now_ms, until_ms, options.count, None)
             queue.waiting_bytes -= entry.size
             if until_ms:
-                self.arm_leases(queue, (seq,), until_ms, now_ms)
+                arm_leases(self._engine, queue, (seq,), until_ms, now_ms)
 
     def extend_many(
         self, queue: QueueState, receipts: Iterable[tuple[int, int]], now_ms: int, until_ms: int
@@ -666,13 +576,13 @@ class Leases:
             self._engine.log_record((EXTEND, now_ms, queue.number, 0, until_ms, seqs))
             for delivery in given.values():
                 delivery.until_ms = until_ms
-            self.arm_leases(queue, seqs, until_ms, now_ms)
+            arm_leases(self._engine, queue, seqs, until_ms, now_ms)
         return len(given)
 
     def set_deadline(self, queue: QueueState, delivery: Delivery, until_ms: int, now_ms: int) -> None:
         delivery.until_ms = until_ms
         if until_ms:
-            self.arm_leases(queue, (delivery.entry.seq,), until_ms, now_ms)
+            arm_leases(self._engine, queue, (delivery.entry.seq,), until_ms, now_ms)
 
     def return_delivery(
         self,

@@ -14,9 +14,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 
 from ..model import Entry
+from .fifo_group import FifoGroup
 from .limits import QueueLimits
-from .ready import FifoGroup, FifoOrder, GroupKey, PriorityLevel, StandardOrder, take_turns
-from .ready_list import ReadyList
+from .ready import FifoOrder, PriorityLevel, StandardOrder, take_turns
+from .ready_list import GroupKey, ReadyList
 
 
 class LimitedLevel(PriorityLevel):

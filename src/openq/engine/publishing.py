@@ -15,7 +15,8 @@ from ..errors import (
 from ..model import MAX_PRIORITY, DeliveryOptions, Draft, Entry, Properties, plain_options
 from .queue import QueueState
 from .ready_list import PAGE, PAGE_BYTES, PackedPage
-from .records import DEAD_OVERFLOW, FIRST_ITEM, PUBLISH, ROUTE, RUN, plain_copy, run_first, run_step
+from .record_values import plain_copy
+from .records import DEAD_OVERFLOW, FIRST_ITEM, PUBLISH, ROUTE, RUN, run_first, run_step
 from .rules import MAX_TIME_MS, REJECTING_OVERFLOWS, add_dead_letter_event, dead_letter_route, dedup_key
 
 _MIN_PAGE = 16  # a page of fewer messages costs more than it saves; they are packed with their neighbours

@@ -15,9 +15,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 
 from ..model import MAX_PRIORITY, DeliveryOptions, Entry
-from .ready_list import PAGE, PackedPage, ReadyList
-
-GroupKey = str | None
+from .fifo_group import FifoGroup, first_seq, ticket_of, turn_of
+from .ready_list import PAGE, GroupKey, PackedPage, ReadyList
 
 
 class PriorityLevel:
@@ -351,53 +350,6 @@ def take_turns(lines: Iterable[Iterator[Entry]]) -> Iterator[Entry]:
             waiting.append(line)
 
 
-_NO_SEQ = 1 << 62  # after every sequence
-
-
-class FifoGroup:
-    """One FIFO group: its ready messages, its messages in flight, and its place among the groups."""
-
-    __slots__ = ("_in_flight", "_in_flight_heap", "in_batch", "name", "rank", "ready_list", "ticket")
-
-    def __init__(self, name: GroupKey) -> None:
-        self.name = name
-        self.ready_list = ReadyList()
-        self.ticket = 0  # 0: none of its messages can be delivered
-        self.rank = 0
-        self.in_batch = False
-        # Set only while a message is in flight: most groups of a long queue have none in flight.
-        self._in_flight: set[int] | None = None
-        self._in_flight_heap: list[int] = []
-
-    @property
-    def in_flight(self) -> set[int] | frozenset[int]:
-        """Sequences of deliveries that are not settled."""
-        return frozenset() if self._in_flight is None else self._in_flight
-
-    def first_in_flight(self) -> int:
-        """The lowest sequence in flight. Later messages of the group are held."""
-        if self._in_flight is None:
-            return _NO_SEQ
-        order = self._in_flight_heap
-        while order[0] not in self._in_flight:
-            heappop(order)
-        return order[0]
-
-    def mark_in_flight(self, seq: int) -> None:
-        if self._in_flight is None:
-            self._in_flight = {seq}
-            self._in_flight_heap = [seq]
-        else:
-            self._in_flight.add(seq)
-            heappush(self._in_flight_heap, seq)
-
-    def clear_in_flight(self, seq: int) -> None:
-        if self._in_flight is not None:
-            self._in_flight.discard(seq)
-            if not self._in_flight:
-                self._in_flight, self._in_flight_heap = None, []
-
-
 class FifoOrder:
     """Ready messages of a FIFO queue: groups take turns, and a turn delivers as many of one group as fit.
 
@@ -486,7 +438,7 @@ class FifoOrder:
         """Take over all messages of another order, which must not be used any more."""
         self.max_priority, self.count = other.max_priority, other.count
         self._groups, self._tickets = other._groups, other._tickets
-        for group in sorted(self._groups.values(), key=_first_seq):
+        for group in sorted(self._groups.values(), key=first_seq):
             group.rank = -1
             self._refresh(group)
 
@@ -658,7 +610,7 @@ class FifoOrder:
     def _in_turn(self) -> list[FifoGroup]:
         """Groups with a ticket in the order they are served, then the others by their first message."""
         waiting = [group for group in self._groups.values() if group.ready_list.count]
-        return sorted(waiting, key=_turn)
+        return sorted(waiting, key=turn_of)
 
     def __iter__(self) -> Iterator[Entry]:
         """In delivery order: group after group, groups without a ticket last."""
@@ -682,23 +634,7 @@ class FifoOrder:
     def freeze(self) -> list[tuple[list[Entry], list[PackedPage]]]:
         """Groups by ticket, so that the turns are the same after a restore."""
         waiting = [group for group in self._groups.values() if group.ready_list.count]
-        return [group.ready_list.freeze() for group in sorted(waiting, key=_ticket)]
-
-
-def _turn(group: FifoGroup) -> tuple[int, int, int]:
-    if group.ticket:
-        return (0, -group.rank, group.ticket)
-    first = group.ready_list.first()
-    return (1, 0, 0 if first is None else first.seq)
-
-
-def _first_seq(group: FifoGroup) -> int:
-    first = group.ready_list.first()
-    return _NO_SEQ if first is None else first.seq
-
-
-def _ticket(group: FifoGroup) -> int:
-    return group.ticket or _NO_SEQ
+        return [group.ready_list.freeze() for group in sorted(waiting, key=ticket_of)]
 
 
 def _oldest_ms(ready_lists: Iterable[ReadyList]) -> int | None:

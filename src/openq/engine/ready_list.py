@@ -23,6 +23,9 @@ PAGE = 1024
 PAGE_BYTES = 1 << 20  # of bodies; a page of large messages is closed early
 
 
+GroupKey = str | None
+
+
 class PackedPage:
     """Packed entries with rising sequence numbers. A column whose values are all equal is that one value."""
 

@@ -20,7 +20,7 @@ from .engine import Engine
 from .key_values import StoredValue
 from .queue import Counters, QueueState
 from .ready_list import PackedPage
-from .records import pack_options, pack_value, unpack_options, unpack_value
+from .record_values import pack_options, pack_value, unpack_options, unpack_value
 
 FORMATS = (1, 2, 3)  # 2: delayed messages in pages; 3: with key-values
 

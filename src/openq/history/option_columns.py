@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from openq.engine.records import unpack_value
+from openq.engine.record_values import unpack_value
 from openq.history.property_values import clean
 from openq.history.segments import Array, gather
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from openq.engine.records import unpack_properties
+from openq.engine.record_values import unpack_properties
 from openq.history.amqp_columns import AmqpColumns
 from openq.history.option_columns import slices, texts
 from openq.history.property_values import (

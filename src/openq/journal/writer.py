@@ -17,7 +17,7 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock, Thread, current_thread
 
 from openq.errors import (
@@ -29,6 +29,7 @@ from openq.errors import (
     OutOfRoom,
     Unconfirmed,
 )
+from openq.journal.claim import claim_file
 from openq.journal.disk import TRANSIENT, DiskIo, allocate, close_quietly, exists, write_all, write_pieces
 from openq.journal.figures import CommitFigures
 from openq.journal.flag import WakeFlag
@@ -58,17 +59,10 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # from opening a folder, never fro
 _pack = FRAME.pack
 
 
-# These comprehensions are not written where they are used, inside a `with`: Python 3.14 puts a jump of such a
-# comprehension, at which Ctrl-C may arrive, outside the range that leaves the block, and the lock would stay
-# locked.
-
-
+# Not written where it is used, inside a `with`: Python 3.14 puts a jump of a comprehension, at which Ctrl-C
+# may arrive, outside the range that leaves the block, and the lock would stay locked.
 def _beyond(blocks: list[PendingBlock], origin: int) -> list[PendingBlock]:
     return [block for block in blocks if block.origin > origin]
-
-
-def _fitting(spares: Iterable[SpareSegment], size: int) -> list[SpareSegment]:
-    return [spare for spare in spares if spare.size >= size]
 
 
 class GroupCommitWriter:
@@ -519,7 +513,7 @@ class GroupCommitWriter:
     def _open_segment(self, segment: SegmentFile, first_block: int) -> None:
         """Get the file of a planned segment and write its header."""
         if segment.spare is None:
-            self._find_file(segment)
+            claim_file(segment, self._pool, self.lock, self._wait_for_space)
         spare = segment.spare
         assert spare is not None
         spare.begin_use()
@@ -530,39 +524,6 @@ class GroupCommitWriter:
         header = self._header(segment)
         self._retry_while_full(lambda: write_all(self._io, spare.fd, header, 0))
         segment.fd = spare.fd
-
-    def _find_file(self, segment: SegmentFile) -> None:
-        since = time.monotonic()
-        while True:
-            with self.lock:
-                spares = _fitting(self._pool.spares, segment.size)
-                if spares:
-                    self._assign_spare(spares[0], segment)
-                    return
-            try:
-                segment.spare = self._pool.make(segment.size)
-                return
-            except OSError as error:
-                if error.errno not in TRANSIENT:
-                    raise
-                with self.lock:
-                    self._pool.set_shortage(error)
-                    reserve = self._pool.reserve
-                    if reserve is not None and reserve.size >= segment.size:
-                        self._assign_spare(reserve, segment)
-                        return
-                self._wait_for_space(error, since)
-            time.sleep(0.02)
-
-    def _assign_spare(self, spare: SpareSegment, segment: SegmentFile) -> None:
-        """Lock held."""
-        try:
-            self._pool.take(spare)
-            segment.spare = spare
-        except BaseException:
-            if segment.spare is None:
-                self._pool.put_back(spare)
-            raise
 
     def _retry_while_full(self, write: Callable[[], None], transient: tuple[int, ...] = TRANSIENT) -> None:
         """Repeat `write`, which must be safe to repeat, until it succeeds, as long as the error is transient.

@@ -40,6 +40,7 @@ from ..broker.subscriptions import (
     consumer_of,
     read_consumer,
 )
+from ..engine.lease_timers import arm_tokens
 from ..engine.queue import QueueState
 from ..engine.timers import MAX_TIMERS_PER_STEP
 from ..errors import HistoryUnavailable, InvalidSetting, JournalDamaged, OpenQError, OutOfRoom
@@ -356,7 +357,7 @@ class LocalSubscriptions:
                         raise
                     in_flight = []  # the log refused: the batch has the messages leased so far
                 if not in_flight and not receipts and waiter is not None:
-                    engine.leases.arm_tokens(queue, now_ms)
+                    arm_tokens(engine, queue, now_ms)
                     core.waiters.add(known.queue, waiter)
                     queue.watched = True
                 for each in in_flight:

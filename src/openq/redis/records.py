@@ -13,7 +13,7 @@ from struct import error as StructError
 from typing import Any
 
 from ..engine.queue import is_plain_queue
-from ..engine.records import pack_properties, unpack_properties
+from ..engine.record_values import pack_properties, unpack_properties
 from ..errors import InvalidSetting, OpenQError
 from ..limits import parse_rate
 from ..model import (

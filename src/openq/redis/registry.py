@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..broker.message_ids import new_prefix
 from ..engine.queue import is_plain_queue
-from ..engine.records import pack_value, unpack_value
+from ..engine.record_values import pack_value, unpack_value
 from ..engine.routing import ExchangeRouter
 from ..errors import StoreError
 from ..model import QueueSettings

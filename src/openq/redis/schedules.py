@@ -36,7 +36,7 @@ from ..broker.schedules import (
     settle_runs,
     wake_ms,
 )
-from ..engine.records import pack_value, unpack_value
+from ..engine.record_values import pack_value, unpack_value
 from ..errors import FunctionError, OpenQError, QueueNotFound, ScheduleNotFound, StoreError, public_text
 from ..metrics import Family
 from .drafts import pack_draft

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .._version import __version__
 from ..broker.damage import DamageReport
-from ..config import KEYS, toml_text
+from ..config import KEYS
 from ..documents.values import iso, seconds
 from ..names import split_name
+from ..parsing import toml_text
 from ..server.reload import ReloadReport
 from .call import RestCall
 from .problems import Problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .http_names import UNCACHEABLE_HEADERS
 from .http_request import HttpRequest
 
 MAX_CACHED_HEADS = 4  # heads that a connection caches
@@ -20,3 +21,14 @@ class CachedHead:
         self.method = request.method
         self.target = request.target
         self.fields = request.fields
+
+
+def cached_head(data: bytes, request: HttpRequest, body_size: int) -> CachedHead | None:
+    """None: the head cannot be reused. `data` is the whole request, `body_size` the announced length."""
+    size = len(data) - len(request.body)
+    if size > MAX_CACHED_HEAD_BYTES:
+        return None  # bounds the cache of a connection
+    whole = data.find(b"\r\n\r\n") + 4 == size and len(request.body) == body_size
+    return (
+        CachedHead(data[:size], request) if whole and UNCACHEABLE_HEADERS.isdisjoint(request.fields) else None
+    )

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from . import http_checks
 from .admission import MAX_LINGERING
 from .buffers import SMALL
-from .cached_head import MAX_CACHE_TRIES, MAX_CACHED_HEAD_BYTES, MAX_CACHED_HEADS, CachedHead
-from .http_names import METHODS, SINGLE_HEADERS, STATUS, UNCACHEABLE_HEADERS
+from .cached_head import MAX_CACHE_TRIES, MAX_CACHED_HEADS, CachedHead, cached_head
+from .http_checks import MAX_HEAD_BYTES, MAX_HEADERS
+from .http_names import METHODS, SINGLE_HEADERS, STATUS
 from .http_request import NO_HEADERS, HttpRequest
 from .http_stream import HttpStream, StreamSource, peer_port
 from .http_upgrade import PendingUpgrade, head_without_offer, is_websocket_offer
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("openq.http")
 
-MAX_HEADERS = 100
-MAX_HEAD_BYTES = 64 << 10
 MAX_PIPELINED = 64
 LINGER_S = 5.0  # for clients that are still sending a rejected request
 LINGER_BYTES = 64 << 20
@@ -37,11 +37,8 @@ WRITE_HIGH = 512 << 10
 CHUNK_BYTES = 256 << 10  # of a reply that is written in one loop iteration
 # Minimum rate of a body, besides the timeout: a kilobyte does not need an hour.
 MIN_BYTES_PER_S = 10_000
-_TEXT = b"text/plain; charset=utf-8"
 _RETRY_AFTER = b"Retry-After: 1\r\n"
-
 _SLASH = ord("/")
-
 _NO_PARSER = httptools.HttpRequestParser(object())
 
 
@@ -174,8 +171,7 @@ class HttpConnection(asyncio.Protocol):
             listener.admission.lingering -= 1
         self._closing = True
         self.deadline = 0.0
-        # The parser, the transport and this object refer to each other: the buffers of a partial request or
-        # reply must not wait for the garbage collector.
+        # Parser, transport and this object form a cycle: buffers must not wait for the garbage collector.
         self._parser = _NO_PARSER
         self._transport = None
         self._forget()
@@ -400,37 +396,22 @@ class HttpConnection(asyncio.Protocol):
             self._reject(413, f"a request body has at most {self._listener.limits.request_bytes} bytes")
 
     def _check_unusual(self, version: str) -> None:
-        fields, parser = self._fields, self._parser
-        if len(fields) > MAX_HEADERS:
-            self._reject(431, f"more than {MAX_HEADERS} headers")
-        if len(self._target) + sum(map(len, fields)) + sum(map(len, fields.values())) > MAX_HEAD_BYTES:
-            self._reject(431, f"the head of a request has at most {MAX_HEAD_BYTES} bytes")
-        if parser.get_method() == b"CONNECT":
-            self._reject(501, "CONNECT is not supported")
-        if version not in ("1.0", "1.1"):
-            self._reject(505, "HTTP/1.1 is required")
-        if b"upgrade" in fields and parser.should_upgrade():
-            if is_websocket_offer(parser.get_method(), self._target, version, fields):
+        fields, method = self._fields, self._parser.get_method()
+        if refusal := http_checks.head_refusal(method, self._target, version, fields):
+            self._reject(*refusal)
+        if b"upgrade" in fields and self._parser.should_upgrade():
+            if is_websocket_offer(method, self._target, version, fields):
                 self._upgrade = PendingUpgrade()
-                return
-            self._upgrade_head = head_without_offer(parser.get_method(), self._target, version, fields)
+            else:
+                self._upgrade_head = head_without_offer(method, self._target, version, fields)
             return
-        if version == "1.1" and b"host" not in fields:
-            self._reject(400, "exactly one Host header is needed")
-        encoding = fields.get(b"transfer-encoding")
-        if encoding is not None:
-            if version == "1.0":
-                self._reject(400, "HTTP/1.0 has no transfer encodings")
-            if encoding.strip().lower() != b"chunked":
-                self._reject(501, "the only transfer encoding is chunked")
-        size = int(fields.get(b"content-length", 0))
-        if b"expect" in fields and (size or encoding is not None):
-            if fields[b"expect"].lower() != b"100-continue":
-                self._reject(417, "the only expectation is 100-continue")
+        if refusal := http_checks.body_refusal(version, fields):
+            self._reject(*refusal)
+        if http_checks.expects_continue(version, fields):
             # Not while an earlier reply is pending: that is sent first. Nor for a body that is too large:
             # that is refused in a moment.
             is_free = self._current is None and self._answer is None
-            if is_free and version == "1.1" and size <= self._listener.limits.request_bytes:
+            if is_free and int(fields.get(b"content-length", 0)) <= self._listener.limits.request_bytes:
                 assert self._transport is not None
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -485,14 +466,11 @@ class HttpConnection(asyncio.Protocol):
             self._cached_heads = {}
             return
         self._cache_tries += 1
-        size = len(data) - len(request.body)
-        if size > MAX_CACHED_HEAD_BYTES:
-            return  # bounds the cache of a connection
-        whole = data.find(b"\r\n\r\n") + 4 == size and len(request.body) == self._size
-        if whole and UNCACHEABLE_HEADERS.isdisjoint(request.fields):
+        cached = cached_head(data, request, self._size)
+        if cached is not None:
             if len(self._cached_heads) == MAX_CACHED_HEADS:
                 self._cached_heads = {}
-            self._cached_heads[len(data)] = CachedHead(data[:size], request)
+            self._cached_heads[len(data)] = cached
 
     def _enqueue(self, request: HttpRequest) -> None:
         if self._closing:
@@ -534,12 +512,11 @@ class HttpConnection(asyncio.Protocol):
             listener.handler(request)
         except Exception:
             log.exception("a request failed: %s %r", request.method, request.path[:200])
-            if self._current is request:
-                request.answer(500, b"internal error; see the log of the server\n", _TEXT)
+            self.fail(request)
 
     def fail(self, request: HttpRequest) -> None:
         if self._current is request:
-            request.answer(500, b"internal error; see the log of the server\n", _TEXT)
+            request.answer(500, b"internal error; see the log of the server\n", http_checks.TEXT)
 
     def _pump(self) -> None:
         """Start the requests that arrived while another was handled; in a loop, not by recursion."""
@@ -673,11 +650,10 @@ class HttpConnection(asyncio.Protocol):
         return transport.get_write_buffer_size() + rest
 
     def _set_idle_deadline(self) -> None:
-        if self._current is None:
-            if self._in_message:
-                self._set_deadline()
-            else:
-                self.deadline = self._listener.now + self._listener.limits.idle_s
+        if self._current is None and self._in_message:
+            self._set_deadline()
+        elif self._current is None:
+            self.deadline = self._listener.now + self._listener.limits.idle_s
 
     # -- closing
 
@@ -685,12 +661,8 @@ class HttpConnection(asyncio.Protocol):
         """Answer an invalid request and close: the rest of the stream cannot be parsed."""
         if self._closing or self._transport is None:
             return
-        body = f"{text}\n".encode("utf-8", "backslashreplace")
         if self._current is None and not self._waiting and self._answer is None:
-            self._transport.write(
-                b"%bContent-Type: %b\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n%b"
-                % (STATUS[status], _TEXT, len(body), headers, body)
-            )
+            self._transport.write(http_checks.refusal(status, text, headers))
         if status == 413 or linger:
             # A client that is still sending would get a reset before it reads this.
             self._closing, self._linger = True, LINGER_BYTES
