@@ -125,7 +125,7 @@ class Leases:
             if bucket is not None:
                 bucket.append(seq)
             else:
-                arm_leases(self._engine, queue, (seq,), until_ms, now_ms)
+                arm_leases(engine, queue, (seq,), until_ms, now_ms)
         if engine.observer is not None:
             engine.observer("received", queue.name, engine.id_of(entry), now_ms, consumer or "")
         return delivery
@@ -158,7 +158,7 @@ class Leases:
         if engine.times is not None:
             engine.times.delivered(queue.number, [now_ms - entry.sent_ms for entry in entries])
         if until_ms:
-            arm_leases(self._engine, queue, seqs, until_ms, now_ms)
+            arm_leases(engine, queue, seqs, until_ms, now_ms)
         if engine.observer is not None:
             for entry in entries:
                 engine.observer("received", queue.name, engine.id_of(entry), now_ms, consumer or "")
@@ -180,7 +180,7 @@ class Leases:
         number = engine.next_number
         horizon_ms = now_ms - settings.retention_ms
         max_receives = settings.max_receives
-        entries = [] if wanted is None else select(self._engine, queue, wanted, limit, now_ms)
+        entries = [] if wanted is None else select(engine, queue, wanted, limit, now_ms)
         deliveries: list[Delivery] = []
         pop = queue.ready.pop
         entry: Entry | None = None
@@ -236,7 +236,7 @@ class Leases:
         finally:
             queue.ready.end_batch()
         if queue.limits is not None and len(deliveries) < limit:
-            arm_tokens(self._engine, queue, now_ms)
+            arm_tokens(engine, queue, now_ms)
         if deliveries:
             engine.next_number = number
             self.deliver(queue, deliveries, until_ms, now_ms, location or 0)
@@ -280,7 +280,7 @@ class Leases:
             if waits:
                 engine.times.delivered(queue.number, waits)
         if until_ms:
-            arm_leases(self._engine, queue, [delivery.entry.seq for delivery in deliveries], until_ms, now_ms)
+            arm_leases(engine, queue, [delivery.entry.seq for delivery in deliveries], until_ms, now_ms)
 
     def ack(self, queue: QueueState, seq: int, number: int, now_ms: int) -> None:
         """Ack a delivery. Its receipt must be the live one."""
