@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
 from typing import Any
@@ -132,6 +133,8 @@ _ITEM_BIT = 1 << 31
 _U16 = Struct("<H")
 _U32 = Struct("<I")
 _U64 = Struct("<Q")
+_ACK_ONE = Struct(HEAD.format + "Q")
+_DELIVER_HEAD = Struct(HEAD.format + "Q")
 _ROUTE_TARGET = Struct("<IQ")
 _RETURNED = Struct("<QQ")
 _MOVED = Struct("<QIQ")
@@ -205,8 +208,16 @@ def _unpack_content(
 # -- records ----------------------------------------------------------------------------------
 
 
+@lru_cache
+def _seqs_format(count: int) -> Struct:
+    """Making a format takes longer than packing a record with it."""
+    return Struct(f"<{count}Q")
+
+
 def _pack_seqs(seqs: Sequence[int]) -> bytes:
-    return Struct(f"<{len(seqs)}Q").pack(*seqs)
+    if len(seqs) == 1:
+        return _U64.pack(seqs[0])
+    return _seqs_format(len(seqs)).pack(*seqs)
 
 
 def _unpack_seqs(data: bytes, position: int) -> list[int]:
@@ -216,6 +227,9 @@ def _unpack_seqs(data: bytes, position: int) -> list[int]:
 def _pack_text(text: str | None) -> bytes:
     data = b"" if text is None else b"\x01" + text.encode("utf-8", "surrogatepass")
     return _U32.pack(len(data)) + data
+
+
+_pack_consumer = lru_cache(1024)(_pack_text)  # the same few names come again and again
 
 
 def _unpack_text(data: bytes, position: int) -> tuple[str | None, int]:
@@ -253,17 +267,14 @@ def encode(record: Record) -> bytes:
         flags, content = _pack_content(body, properties, options)
         return HEAD.pack(PUBLISH, encoding, flags, queue, seq, now_ms) + content
     if kind == ACK:
-        return HEAD.pack(ACK, 0, 0, queue, seq, now_ms) + _pack_seqs(record[4])
+        seqs = record[4]
+        if len(seqs) == 1:
+            return _ACK_ONE.pack(ACK, 0, 0, queue, seq, now_ms, seqs[0])  # type: ignore[no-any-return]
+        return HEAD.pack(ACK, 0, 0, queue, seq, now_ms) + _pack_seqs(seqs)
     if kind == DELIVER:
         until_ms, consumer, seqs = record[4:]
-        return b"".join(
-            (
-                HEAD.pack(DELIVER, 0, 0, queue, seq, now_ms),
-                _U64.pack(until_ms),
-                _pack_text(consumer),
-                _pack_seqs(seqs),
-            )
-        )
+        head = _DELIVER_HEAD.pack(DELIVER, 0, 0, queue, seq, now_ms, until_ms)
+        return head + _pack_consumer(consumer) + _pack_seqs(seqs)  # type: ignore[no-any-return]
     if kind == RUN:
         return b"".join(run_pieces(record))
     return _ENCODERS[kind](record)
