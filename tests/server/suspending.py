@@ -79,6 +79,8 @@ class SuspendingBroker(LocalBroker):
 
 
 class SuspendingSession:
+    publish_later = None
+
     def __init__(self, inner: LoopSession) -> None:
         self._inner = inner
 

@@ -310,10 +310,16 @@ class Messages(LibraryMessages, Protocol):
 
 
 Committed = Callable[[OpenQError | None], None]  # called with the error that prevents the commit
+PublishLater = Callable[[str, bytes, int, Properties | None, Callable[[int, Exception | None], None]], bool]
 
 
 class LoopSession(Protocol):
-    """How an event loop uses a broker: the two calls that depend on what the broker waits for."""
+    """How an event loop uses a broker: the calls that depend on what the broker waits for."""
+
+    # `publish_body` at the end of this turn of the loop, together with those of other callers, and a callback
+    # once it is durable: it gets the sequence, or 0 and the error, if there is one. False: nothing happens.
+    # None: not offered.
+    publish_later: PublishLater | None
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         """Call `work` so that its calls of the broker may suspend it; a plain call where none does."""

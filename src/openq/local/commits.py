@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..broker.interface import Committed
 from ..errors import Closed, JournalFailed, OpenQError
+from .publish_runs import PublishRuns
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -25,6 +26,8 @@ LONE_IN_A_ROW = 4
 class MemorySession:
     """The `LoopSession` of a broker whose answers wait for no disk."""
 
+    publish_later = None
+
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         work(*arguments)
 
@@ -35,11 +38,12 @@ class MemorySession:
 class _Group:
     """The callbacks and futures that wait for one group commit."""
 
-    __slots__ = ("callbacks", "deliveries", "futures")
+    __slots__ = ("callbacks", "deliveries", "futures", "requests")
 
     def __init__(self) -> None:
         self.callbacks: list[Committed] = []
-        self.deliveries = 0  # of the callbacks: those that wait for a record of another request
+        self.requests = 0  # that wait for a record of their own; several may share a callback
+        self.deliveries = 0  # callbacks that wait for a record of another request
         self.futures: list[Future[None]] = []
 
     @property
@@ -48,7 +52,7 @@ class _Group:
 
         Tasks never are: their loop is not ours to block.
         """
-        return self.deliveries <= 1 and len(self.callbacks) - self.deliveries <= 1 and not self.futures
+        return self.deliveries <= 1 and self.requests <= 1 and not self.futures
 
 
 class CommitNotifier:
@@ -68,17 +72,28 @@ class CommitNotifier:
         self._number = -1  # of the journal's group that `_group` belongs to
         self._group = _Group()
         self._on_commit: Callable[[], None] = _nothing  # what the journal calls for `_group`
-        self._flushing = False
+        self._work: list[Callable[[], None]] = []  # before the next flush
+        self._ending = False  # the end of this turn is scheduled
+        self._flushing = False  # it will flush the journal
         self._awaited = 0  # groups that are not notified yet
         self._lone_groups = 0  # in a row, with one callback each and no other group awaited
+        self.publish_later = PublishRuns(broker, self).add
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         work(*arguments)
 
-    def after_commit(self, callback: Committed, at: int | None = None) -> None:
+    def at_end_of_turn(self, work: Callable[[], None]) -> None:
+        """Call `work` when the current turn of the loop is over, before the journal is flushed."""
+        self._work.append(work)
+        if not self._ending:
+            self._ending = True
+            self.loop.call_soon(self._end_turn)
+
+    def after_commit(self, callback: Committed, at: int | None = None, callers: int = 1) -> None:
         """Call back on the loop once all changes so far are on disk, or with the error that prevents it.
 
         With `at`, the records up to that location are enough: they may be in the commit in progress.
+        `callers` is the number of requests that the callback answers.
         """
         journal = self._journal
         with self._lock:
@@ -89,11 +104,13 @@ class CommitNotifier:
                     return
                 if journal.group != self._number:
                     self._open_group()
-                self._group.callbacks.append(callback)
-                self._group.deliveries += at is not None
-                if not self._flushing:
-                    self._flushing = True
-                    self.loop.call_soon(self._flush)
+                group = self._group
+                group.callbacks.append(callback)
+                if at is None:
+                    group.requests += callers
+                else:
+                    group.deliveries += 1
+                self._flush_later()
                 return
         callback(error)
 
@@ -109,9 +126,7 @@ class CommitNotifier:
             if journal.group != self._number:
                 self._open_group()
             self._group.futures.append(future)
-        if not self._flushing:
-            self._flushing = True
-            self.loop.call_soon(self._flush)
+        self._flush_later()
         return future
 
     def _open_group(self) -> None:
@@ -121,8 +136,22 @@ class CommitNotifier:
         self._awaited += 1
         self._number, self._group = self._journal.group, group
 
+    def _flush_later(self) -> None:
+        self._flushing = True
+        if not self._ending:
+            self._ending = True
+            self.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        work, self._work = self._work, []
+        for each in work:
+            each()
+        self._ending = False
+        if self._flushing:
+            self._flushing = False
+            self._flush()
+
     def _flush(self) -> None:
-        self._flushing = False
         group, journal = self._group, self._journal
         # Not while another group is awaited: its callbacks come first.
         if group.is_lone and self._awaited == 1:

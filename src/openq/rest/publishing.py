@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET
@@ -92,11 +93,35 @@ def publish(call: RestCall) -> None:
     draft = make_draft(call.body, call.sent, past, request_attributes(call.request.fields))
     broker, queue = call.broker, call.queue
     if draft.is_plain():
+        publish_later = call.context.publish_later
+        if publish_later is not None and publish_later(
+            queue, draft.body, draft.encoding, None, partial(_published, call, draft)
+        ):
+            return
         seq = broker.publish_body(queue, draft.body, draft.encoding)
         if seq:
             call.context.traffic.rest.published += 1
             call.after_commit(Published(id=broker.inspect.id_of(seq)), 201)
             return
+    _publish_draft(call, draft)
+
+
+def _published(call: RestCall, draft: Draft, seq: int, error: Exception | None) -> None:
+    """A plain message was published together with those of other requests, and is on disk; or it was not."""
+    try:
+        if error is not None:
+            raise error
+        if not seq:
+            _publish_draft(call, draft)  # the queue has changed in this turn
+            return
+        call.context.traffic.rest.published += 1
+        call.answer(Published(id=call.broker.inspect.id_of(seq)), 201)
+    except Exception as problem:
+        call.fail(problem)
+
+
+def _publish_draft(call: RestCall, draft: Draft) -> None:
+    broker, queue = call.broker, call.queue
     [result] = broker.publish_many(queue, [draft])
     if isinstance(result, OpenQError):
         raise publish_refusal(broker, queue, result, len(draft.body))

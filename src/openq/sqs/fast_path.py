@@ -52,8 +52,13 @@ class FastPath:
     itself.
     """
 
-    def __init__(self, context: ServerContext, wire: JsonReplies) -> None:
+    def __init__(
+        self, context: ServerContext, wire: JsonReplies, handle_slowly: Callable[[HttpRequest], None]
+    ) -> None:
+        """`handle_slowly` handles a whole request without this fast path."""
         self._context = context
+        self._publish_later = context.publish_later
+        self._handle_slowly = handle_slowly
         self._broker = context.broker
         self._traffic = context.traffic.sqs
         self._wire = wire
@@ -107,14 +112,31 @@ class FastPath:
         if not 0 < len(body) <= queue.max_bytes:
             return False
         properties = None if sender is None else self._properties_of(sender)
+        digest = hexlify(md5(body).digest())
+        if self._publish_later is not None:
+
+            def published(seq: int, error: Exception | None) -> None:
+                if seq:
+                    self._traffic.published += 1
+                    self._wire.send(request, self._sent(seq, digest))
+                elif isinstance(error, OpenQError):
+                    request.later(self._wire.fail, request, errors.from_openq(error))
+                elif error is not None:
+                    request.later(self._wire.fail, request, errors.internal_error())
+                else:
+                    request.later(self._handle_slowly, request)  # the queue has changed in this turn
+
+            if self._publish_later(queue.queue_key, body, ENCODING_TEXT, properties, published):
+                return True
         seq = self._broker.publish_body(queue.queue_key, body, ENCODING_TEXT, properties)
         if not seq:
             return False
         self._traffic.published += 1
-        digest = hexlify(md5(body).digest())
-        reply = b'{"MessageId":"%b%012x","MD5OfMessageBody":"%b"}' % (self._id_prefix, seq, digest)
-        self._answer_after_commit(request, reply)
+        self._answer_after_commit(request, self._sent(seq, digest))
         return True
+
+    def _sent(self, seq: int, digest: bytes) -> bytes:
+        return b'{"MessageId":"%b%012x","MD5OfMessageBody":"%b"}' % (self._id_prefix, seq, digest)
 
     def _send_batch(
         self, request: HttpRequest, queue: SqsQueue, batch: sqs.SendMessageBatch, sender: str | None

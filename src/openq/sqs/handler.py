@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -146,7 +147,7 @@ class SqsHandler:
             self._actions[name] = _answering(act)
         self._callers: dict[tuple[bytes, bytes | None], tuple[Principal, str | None]] = {}
         self._open_principals = {DEFAULT_ACCOUNT: _root_of(DEFAULT_ACCOUNT)}
-        self.fast_path = FastPath(context, self._json).actions
+        self.fast_path = FastPath(context, self._json, partial(self.handle, is_fast=False)).actions
         self._plain_queue = self.resolver.plain_queue
         # By X-Amz-Target: the action, its decoder, and whether its requests have a QueueUrl.
         self._targets = {
@@ -161,12 +162,12 @@ class SqsHandler:
 
     # -- the two formats
 
-    def handle(self, request: HttpRequest) -> None:
+    def handle(self, request: HttpRequest, is_fast: bool = True) -> None:
         target = request.fields.get(b"x-amz-target")
         wire: WireFormat = self._query if target is None else self._json
         try:
             if target is not None:
-                self._handle_json(request, target)
+                self._handle_json(request, target, is_fast)
             else:
                 self._handle_query(request)
         except SqsError as error:
@@ -178,7 +179,7 @@ class SqsHandler:
             log.exception("an SQS request failed: %r", (target or request.path.encode("latin-1"))[:200])
             wire.fail(request, errors.internal_error())
 
-    def _handle_json(self, request: HttpRequest, target: bytes) -> None:
+    def _handle_json(self, request: HttpRequest, target: bytes, is_fast: bool) -> None:
         known = self._targets.get(target)
         if known is None:
             raise errors.unknown_operation(target.removeprefix(_PREFIX).decode("latin-1")[:100])
@@ -190,7 +191,7 @@ class SqsHandler:
         except aws_json.DECODE_ERRORS as error:
             raise aws_json.failure(name, error) from None
         queue = self._plain_queue(wanted.queue_url, principal, region, name) if has_url else None
-        if queue is not None:
+        if queue is not None and is_fast:
             fast = self.fast_path.get(name)
             sender = None if principal.is_root else principal.user
             if fast is not None and fast(request, queue, wanted, sender):
