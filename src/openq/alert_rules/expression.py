@@ -24,7 +24,7 @@ the time is covered.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ..errors import InvalidSetting
@@ -37,6 +37,7 @@ MIN_RANGE_S, MAX_RANGE_S = 1.0, 6 * 3600.0
 Value = float | None
 Sample = tuple[float, float]  # time in seconds, value
 POINTS = 20  # of a trend
+AGE = "queue.oldest_age"  # the only signal of queues that changes while nothing happens
 
 
 class Source(Protocol):
@@ -70,6 +71,9 @@ class Expression(NamedTuple):
     kind: str  # of its subjects: queue, cursor, webhook, schedule, worker; store, server or total: one
     signals: frozenset[str]
     ranges_s: Mapping[str, float]  # kind of subject -> the longest time
+    # What `queue.oldest_age` is compared with: between these ages the result cannot change by time alone.
+    # None: the age has another part in the expression.
+    ages_s: frozenset[float] | None
 
     @property
     def window_s(self) -> float:
@@ -115,6 +119,16 @@ def parse(text: str, limits: Mapping[str, float] | None = None) -> Expression:
     return _Parser(text, limits or {}).parse()
 
 
+def ages_of(expressions: Iterable[Expression]) -> frozenset[float] | None:
+    """The ages of the oldest message at which one of the results may change; None: at any age."""
+    found: set[float] = set()
+    for expression in expressions:
+        if expression.ages_s is None:
+            return None
+        found |= expression.ages_s
+    return frozenset(found)
+
+
 def read_number(text: str) -> float | None:
     """A number with an optional unit; None if it is none."""
     found = _NUMBER.fullmatch(text)
@@ -133,6 +147,10 @@ class _Parser:
         self._signals: dict[str, int] = {}  # name -> position
         self._ranges: dict[str, float] = {}
         self._first: Node | None = None
+        self._constants: dict[Node, float] = {}
+        self._ages: set[Node] = set()  # each place where the age stands
+        self._compared_ages: dict[Node, float] = {}
+        self._is_age_over_time = False
 
     def parse(self) -> Expression:
         node = self._or()
@@ -151,8 +169,15 @@ class _Parser:
         # Metrics and signals of a server differ from server to server, so such a rule belongs to each.
         order = (*subjects, "server", "store", "total")
         kind = next(each for each in order if each in kinds)
+        ages_s = frozenset(self._compared_ages.values())
         return Expression(
-            self._text, node, self._first or node, kind, frozenset(self._signals), dict(self._ranges)
+            self._text,
+            node,
+            self._first or node,
+            kind,
+            frozenset(self._signals),
+            dict(self._ranges),
+            ages_s if self._ages == self._compared_ages.keys() and not self._is_age_over_time else None,
         )
 
     # -- tokens ---------------------------------------------------------------------------------
@@ -225,7 +250,11 @@ class _Parser:
             return left
         if self._first is None:
             self._first = left
-        return _compared(operator, left, self._sum())
+        right = self._sum()
+        for age, other in ((left, right), (right, left)):
+            if age in self._ages and other in self._constants:
+                self._compared_ages[age] = self._constants[other]
+        return _compared(operator, left, right)
 
     def _sum(self) -> Node:
         node = self._product()
@@ -249,7 +278,7 @@ class _Parser:
     def _primary(self) -> Node:
         token = self._next()
         if token.kind == "number":
-            return _constant(self._number(token))
+            return self._constant(self._number(token))
         if token.text == "(" and token.kind == "operator":
             node = self._or()
             self._expect(")")
@@ -260,14 +289,22 @@ class _Parser:
         if token.text in (*COUNTER_FUNCTIONS, *GAUGE_FUNCTIONS) and self._peek.text == "(":
             return self._call(token)
         if token.text in self._limits:
-            return _constant(self._limits[token.text])
+            return self._constant(self._limits[token.text])
         name = self._signal(token)
         found = find_signal(name)
         if found is not None and found.is_counter:
             raise InvalidExpression(
                 self._text, token.position, f"{name} is a counter: write increase({name}[5m]) or rate(...)"
             )
-        return _current(name)
+        node = _current(name)
+        if name == AGE:
+            self._ages.add(node)
+        return node
+
+    def _constant(self, number: float) -> Node:
+        node = _constant(number)
+        self._constants[node] = number
+        return node
 
     def _call(self, function: _Token) -> Node:
         self._expect("(")
@@ -293,6 +330,7 @@ class _Parser:
             self._expect(",")
             argument = self._or()
         self._expect(")")
+        self._is_age_over_time |= name == AGE
         return _over_time(function.text, name, window_s, argument)
 
     def _time(self) -> float:

@@ -189,6 +189,8 @@ def changed(rule: Rule | None, name: str, fields: Mapping[str, Any], known: Iter
 
 def one_line(text: str) -> str:
     """Names and reasons come from clients: they must not make lines or headers of their own."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else " " for char in text)
 
 

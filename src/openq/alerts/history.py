@@ -1,11 +1,13 @@
 """The values of subjects in the last hours, in memory: rows that changed, thinned to a budget. Pure.
 
 A row is held until the next one: an idle queue has one row, whatever the time is. The rows of a subject have
-the order of `Columns`. A window that reaches back before the first row uses that one.
+the order of `Columns`. A window that reaches back before the first row uses that one. An age would change all
+the time, so a row has the time since when it grows.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +23,7 @@ STEP_S = 1.0
 class Track:
     """The rows of one subject."""
 
-    __slots__ = ("changed_s", "held", "latest", "names", "rows", "settled", "times")
+    __slots__ = ("changed_s", "due_s", "held", "latest", "names", "rows", "settled", "times")
 
     def __init__(self, now_s: float, row: Row) -> None:
         self.times = [now_s]
@@ -30,6 +32,7 @@ class Track:
         self.changed_s = now_s
         self.settled = False  # evaluated since its window has no change any more
         self.held: frozenset[str] = frozenset()  # the rules that held then
+        self.due_s = math.inf  # when an age reaches a limit of a rule
         self.names: Mapping[str, str] = {}
 
     def add(self, now_s: float, row: Row, step_s: float) -> None:
@@ -61,13 +64,15 @@ class Track:
 class Tracks:
     """All subjects of one kind."""
 
-    def __init__(self, kind: str, columns: Sequence[str]) -> None:
+    def __init__(self, kind: str, columns: Sequence[str], age: str | None = None) -> None:
+        """`age` is the column whose value is the time since when it grows, or None while it is 0."""
         self.kind = kind
+        self.age_at = -1 if age is None else columns.index(age)
         self.index = {f"{kind}.{name}": at for at, name in enumerate(columns)}
         self.tracks: dict[str, Track] = {}
         self.window_s = 0.0
         self._updated_s: float | None = None
-        self._zero: Row = (0.0,) * len(columns)
+        self._zero: Row = tuple(None if at == self.age_at else 0.0 for at in range(len(columns)))
         self.is_first = True
 
     def begin(self, now_s: float) -> None:
@@ -87,6 +92,15 @@ class Tracks:
             track.drop(now_s - self.window_s - self._step_s)
         return track
 
+    def due_s(self, track: Track, ages_s: frozenset[float] | None, now_s: float) -> float:
+        """When the age of a subject reaches one of these; a second more, because times are rounded."""
+        since_s = track.latest[self.age_at] if self.age_at >= 0 else None
+        if since_s is None:
+            return math.inf
+        if ages_s is None:
+            return now_s
+        return min((since_s + age_s for age_s in ages_s if since_s + age_s > now_s - 1), default=math.inf)
+
     def keep(self, names: Mapping[str, object] | set[str]) -> None:
         """Forget the subjects that are gone."""
         if len(self.tracks) > len(names):
@@ -100,12 +114,13 @@ class SubjectSource:
     One object is used for all subjects, one after the other: set `track` before each evaluation.
     """
 
-    __slots__ = ("index", "now_s", "singles", "track")
+    __slots__ = ("age_at", "index", "now_s", "singles", "track")
 
     def __init__(self, now_s: float, singles: Mapping[str, Track], tracks: Tracks | None = None) -> None:
         self.now_s = now_s
         self.singles = singles
         self.index: Mapping[str, int] = {} if tracks is None else tracks.index
+        self.age_at = -1 if tracks is None else tracks.age_at
         self.track: Track | None = None
 
     def _find(self, signal: str) -> tuple[Track | None, int]:
@@ -113,15 +128,23 @@ class SubjectSource:
         return (self.singles.get(signal), 0) if at is None else (self.track, at)
 
     def value(self, signal: str) -> Value:
-        track, at = self._find(signal)
-        return None if track is None else track.latest[at]
+        at = self.index.get(signal)
+        if at is None:
+            single = self.singles.get(signal)
+            return None if single is None else single.latest[0]
+        track = self.track
+        if track is None:
+            return None
+        return track.latest[at] if at != self.age_at else _age(track.latest[at], self.now_s)
 
     def first_last(self, signal: str, window_s: float) -> tuple[Sample, Sample] | None:
         track, at = self._find(signal)
         if track is None:
             return None
         start_s = max(self.now_s - window_s, track.times[0])
-        first, last = track.at(start_s)[at], track.latest[at]
+        first, last = track.rows[0][at], track.latest[at]
+        if first != last:  # most counters of most queues have not changed
+            first = track.at(start_s)[at]
         if first is None or last is None:
             return None
         return (start_s, first), (self.now_s, last)
@@ -132,5 +155,12 @@ class SubjectSource:
         if track is None:
             return [], step_s
         covered = int(min(window_s, self.now_s - track.times[0]) / step_s + 1e-9)
-        values = [track.at(self.now_s - step_s * back)[at] for back in range(covered, -1, -1)]
+        moments = [self.now_s - step_s * back for back in range(covered, -1, -1)]
+        if at == self.age_at:
+            return [_age(track.at(moment)[at], moment) for moment in moments], step_s
+        values = [track.at(moment)[at] for moment in moments]
         return [value for value in values if value is not None], step_s
+
+
+def _age(since_s: Value, now_s: float) -> float:
+    return 0.0 if since_s is None else max(0.0, now_s - since_s)

@@ -13,6 +13,7 @@ once that the store is gone; the others wait a minute, because the owner may be 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -44,7 +45,8 @@ from .evaluator import MAX_OF_RULE, Evaluator, Finding
 from .history import SubjectSource, Tracks
 from .model import FIRING, PENDING, RESOLVED, Alert, HistoryEntry, Silence, alert_id
 from .notifier import Notifier
-from .sources import SLICE, Sources
+from .queue_rules import QueueRules
+from .sources import Sources
 from .store import BUCKET, SERVER, SERVER_TTL_MS, STATE, AlertStore, StateDocument, StateLost
 
 log = logging.getLogger("openq.alerts")
@@ -115,6 +117,7 @@ class AlertService:
         self.errors = 0
         self.evaluated_ms = 0
         self._counts: dict[tuple[str, str], int] = {}
+        self._queue_rules = QueueRules()
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -286,7 +289,7 @@ class AlertService:
                 windows[kind] = max(seconds, windows.get(kind, 0.0))
         self._sources.want(frozenset().union(*(each.signals for each in compiled)), windows)
         for track in self._sources.queues.tracks.values():
-            track.settled = False
+            track.settled, track.due_s = False, -math.inf
         self._compiled = compiled
 
     def _read_shared(self, now_ms: int) -> None:
@@ -348,25 +351,9 @@ class AlertService:
         return changed_alerts
 
     def _evaluate_queues(self, rules: Sequence[CompiledRule], now_s: float, now_ms: int) -> list[Alert]:
-        """Queue by queue: of an idle one the result of the last round is used again."""
-        tracks = self._sources.queues
-        source = SubjectSource(now_s, self._sources.singles, tracks)
-        plain = [each for each in rules if all(name.startswith("queue.") for name in each.condition.signals)]
-        others = [each for each in rules if each not in plain]
-        quiet_s = now_s - tracks.window_s - 1
-        holding: dict[str, list[str]] = {}
-        for count, (name, track) in enumerate(tracks.tracks.items()):
-            if count % SLICE == SLICE - 1:
-                time.sleep(0)  # the event loop gets the interpreter
-            source.track = track
-            if not track.settled:
-                track.held = frozenset(each.name for each in plain if _holds(each, name, source))
-                track.settled = track.changed_s < quiet_s
-            for rule_name in track.held:
-                holding.setdefault(rule_name, []).append(name)
-            for rule in others:
-                if _holds(rule, name, source):
-                    holding.setdefault(rule.name, []).append(name)
+        tracks, singles = self._sources.queues, self._sources.singles
+        holding = self._queue_rules.holding(rules, tracks, singles, now_s)
+        source = SubjectSource(now_s, singles, tracks)
         found: list[Alert] = []
         for rule in rules:
             findings = self._findings(rule, holding.get(rule.name, ()), source, tracks)
@@ -686,9 +673,3 @@ class AlertService:
                 [({}, int(self._is_owner))],
             ),
         ]
-
-
-def _holds(rule: CompiledRule, queue: str, source: SubjectSource) -> bool:
-    if rule.rule.queues and not rule.accepts(split_name(queue)[1]):
-        return False
-    return rule.holds(source)

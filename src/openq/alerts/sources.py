@@ -1,8 +1,8 @@
 """The values of signals now, from the broker and the server. Blocking: the thread of the service calls it.
 
-Reading is bounded. Locally, queues are read whose counters changed or that hold messages, and some others in
-turn. Where each queue is a question to a remote store, at most `REMOTE_QUEUES` are read in one round, active
-ones first. Signals that no rule names are not computed.
+Reading is bounded. Locally, queues are read whose counters, settings or consumers changed, that hold delayed
+or limited messages, and some others in turn. Where each queue is a question to a remote store, at most
+`REMOTE_QUEUES` are read in one round, active ones first. Signals that no rule names are not computed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import shlex
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from ..alert_rules.expression import Value
@@ -31,10 +31,10 @@ from ..webhooks.store import WebhookStore
 from .certificate import end_of_certificate
 from .history import Row, Track, Tracks
 from .quantiles import RecentQuantile
+from .queue_rules import SLICE
 
 REFRESHED = 200  # idle queues that are read again in one round
 REMOTE_QUEUES = 500
-SLICE = 500  # queues after which other threads get their turn
 CERTIFICATE_S = 30.0  # how often the file is looked at
 WORKER_SILENT_S = 8.0  # two heartbeats, and some
 MAX_PEERS = 5
@@ -47,6 +47,8 @@ assert set(QUEUE_COLUMNS) == set(QUEUE_SIGNALS)
 _READY = QUEUE_COLUMNS.index("ready")
 _IN_FLIGHT = QUEUE_COLUMNS.index("in_flight")
 _BYTES = QUEUE_COLUMNS.index("waiting_bytes")
+_SINCE = QUEUE_COLUMNS.index("oldest_age")  # in a row: the time since when the oldest message waits
+SAME_AGE_S = 0.5  # times that differ less are one: clocks and roundings differ
 
 
 class Sources:
@@ -57,7 +59,7 @@ class Sources:
         self._broker = context.broker
         self._webhooks = WebhookStore(context.broker.kv)
         self.server = server
-        self.queues = Tracks("queue", QUEUE_COLUMNS)
+        self.queues = Tracks("queue", QUEUE_COLUMNS, "oldest_age")
         self.others = {
             kind: Tracks(kind, tuple(signals)) for kind, signals in SUBJECT_SIGNALS.items() if kind != "queue"
         }
@@ -66,6 +68,9 @@ class Sources:
         self._signals: frozenset[str] = frozenset()
         self._cursor = 0
         self._times: dict[str, tuple[int, int, int, int]] = {}
+        self._marks: dict[str, object] = {}  # what `changed` has seen of each queue
+        self._targets: set[str] = set()  # dead-letter queues
+        self._unsteady: set[str] = set()  # queues whose next row may differ though nothing happens
         self._sync = RecentQuantile()
         self._lag = RecentQuantile()
         self._certificate: tuple[float, str, float | None] = (-1e9, "", None)
@@ -227,45 +232,47 @@ class Sources:
         tracks.begin(now_s)
         settings = {name: view.settings for name in names if (view := broker.find_queue(name)) is not None}
         targets = {each.dead_letter for each in settings.values() if each.dead_letter is not None}
-        chosen = self._chosen(names)
+        chosen = self._chosen(names, self._targets ^ targets)
+        self._targets = targets
+        self._unsteady.difference_update(chosen)
         for start in range(0, len(chosen), SLICE):
             for row in broker.statistics.of(chosen[start : start + SLICE]):
                 found = settings.get(row.name)
                 flags = (float(row.name in targets), float(found is not None and found.paused))
-                tracks.update(row.name, self._row(row, flags), now_s)
+                track = tracks.update(row.name, self._row(row, flags, now_s), now_s)
+                # Averages of the last round are in a row that has changed; the next one is without them.
+                if row.delayed or row.limited or track.changed_s == now_s:
+                    self._unsteady.add(row.name)
             time.sleep(0)  # the event loop gets the interpreter
         tracks.keep(settings)
-        if len(self._times) > len(settings):
-            self._times = {name: each for name, each in self._times.items() if name in settings}
+        for known in (self._times, self._marks):
+            if len(known) > len(settings):
+                for name in [name for name in known if name not in settings]:
+                    del known[name]
+        self._unsteady &= settings.keys()
         if self._wants("total."):
             self._total(now_s)
 
-    def _chosen(self, names: Sequence[str]) -> list[str]:
-        tracks = self.queues.tracks
+    def _chosen(self, names: Sequence[str], flagged: Iterable[str]) -> list[str]:
+        is_remote = self._broker.storage.waits
+        changed = [] if is_remote else self._broker.statistics.changed(names, self._marks)
         if self.queues.is_first or len(names) <= REFRESHED:
             return list(names)
         self._cursor = (self._cursor + REFRESHED) % len(names)
         turn = [*names[self._cursor :], *names[: self._cursor]]
-        active = [
-            name
-            for name, track in tracks.items()
-            if track.latest[_READY] or track.latest[_IN_FLIGHT] or not track.settled
-        ]
-        if self._broker.storage.waits:
+        if is_remote:
+            active = [
+                name
+                for name, track in self.queues.tracks.items()
+                if track.latest[_READY] or track.latest[_IN_FLIGHT] or not track.settled
+            ]
             half = REMOTE_QUEUES // 2
             begin = self._cursor % max(1, len(active))
             some = [*active[begin:], *active[:begin]][:half]
             return list(dict.fromkeys([*some, *turn]))[:REMOTE_QUEUES]
-        chosen = dict.fromkeys(active)
-        width = len(COUNTERS)
-        for name, counters in self._broker.statistics.counters(names):
-            track = tracks.get(name)
-            if track is None or track.latest[:width] != tuple(counters):
-                chosen[name] = None
-        chosen.update(dict.fromkeys(turn[:REFRESHED]))
-        return list(chosen)
+        return list(dict.fromkeys((*changed, *self._unsteady, *flagged, *turn[:REFRESHED])))
 
-    def _row(self, row: QueueCounts, flags: tuple[float, float]) -> Row:
+    def _row(self, row: QueueCounts, flags: tuple[float, float], now_s: float) -> Row:
         times = row.times
         before = self._times.get(row.name, (0, 0, 0, 0))
         now = self._times[row.name] = times.waited, times.wait_ms, times.acked, times.total_ms
@@ -276,13 +283,22 @@ class Sources:
             row.delayed,
             row.in_flight,
             row.waiting_bytes,
-            (row.oldest_age_ms or 0) / 1000,
+            self._since(row, now_s),
             row.waiters,
             row.limited,
             wait_ms / waited / 1000 if waited else 0.0,
             total_ms / acked / 1000 if acked else 0.0,
             *flags,
         )
+
+    def _since(self, row: QueueCounts, now_s: float) -> float | None:
+        """When the oldest message came."""
+        if row.oldest_age_ms is None:
+            return None
+        since_s = now_s - row.oldest_age_ms / 1000
+        track = self.queues.tracks.get(row.name)
+        before_s = None if track is None else track.latest[_SINCE]
+        return before_s if before_s is not None and abs(before_s - since_s) < SAME_AGE_S else since_s
 
     def _total(self, now_s: float) -> None:
         rows = [track.latest for track in self.queues.tracks.values()]
@@ -293,10 +309,11 @@ class Sources:
                 self._single(signal, float(len(rows)), now_s)
                 continue
             at = QUEUE_COLUMNS.index(name)
-            values = [row[at] or 0 for row in rows]
-            self._single(
-                signal, float(max(values, default=0) if name == "oldest_age" else sum(values)), now_s
-            )
+            if at == _SINCE:
+                since = [since_s for row in rows if (since_s := row[at]) is not None]
+                self._single(signal, max(0.0, now_s - min(since, default=now_s)), now_s)
+                continue
+            self._single(signal, float(sum(row[at] or 0 for row in rows)), now_s)
 
     # -- others -----------------------------------------------------------------------------------
 

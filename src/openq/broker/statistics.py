@@ -44,6 +44,10 @@ class Statistics(Protocol):
     def counters(self, queues: Sequence[str]) -> list[tuple[str, Sequence[int]]]:
         """Only the counters, which are cheaper."""
 
+    def changed(self, queues: Sequence[str], known: dict[str, object]) -> list[str]:
+        """The queues whose counts may have changed, except by delays and limits that ended, since the last
+        call with the same `known`; it is brought up to date. Cheaper than the counts themselves."""
+
     def deleted(self) -> Mapping[str, Sequence[int]]:
         """The counters of deleted queues, by account. Sums that include them never go down."""
 

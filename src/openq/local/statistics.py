@@ -76,6 +76,24 @@ class LocalStatistics:
         find = self._engine.queues.get
         return [(name, read_counters(found.counters)) for name in queues if (found := find(name)) is not None]
 
+    def changed(self, queues: Sequence[str], known: dict[str, object]) -> list[str]:
+        # Without the lock, as above. Messages come and go with a counter, waiters with `watched`.
+        find = self._engine.queues.get
+        before = known.get
+        found: list[str] = []
+        for start in range(0, len(queues), _TURN):
+            if start:
+                time.sleep(0)
+            for name in queues[start : start + _TURN]:
+                queue = find(name)
+                if queue is None:
+                    continue
+                mark = (read_counters(queue.counters), queue.watched, queue.settings)
+                if before(name) != mark:
+                    known[name] = mark
+                    found.append(name)
+        return found
+
     def deleted(self) -> Mapping[str, Sequence[int]]:
         with self._core.lock:
             return {account: read_counters(each) for account, each in self._engine.deleted_counters.items()}
