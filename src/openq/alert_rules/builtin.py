@@ -90,7 +90,8 @@ BUILTIN: tuple[Rule, ...] = (
         },
         for_s=1 * _MINUTE,
         summary="{share:percent} of the deliveries of {queue} fail: {failed:count} of {delivered:count}",
-        action="The failures have reasons: `openq dlq groups {dead_letter}`, and the log of the consumer.",
+        action="See which deliveries fail, and look into the log of their consumer. `openq dlq ls` lists the "
+        "queues that take dead letters, `openq dlq groups` their reasons.",
         command="openq events {queue} --event nacked",
     ),
     _rule(

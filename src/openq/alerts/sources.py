@@ -18,6 +18,7 @@ from ..alert_rules.expression import Value
 from ..alert_rules.rule import FORMATS, one_line
 from ..alert_rules.signals import METRIC_PREFIXES, QUEUE_SIGNALS, SUBJECT_SIGNALS
 from ..auth.failed_logins import NO_CREDENTIALS, UNKNOWN_SCHEME, RefusedLogin
+from ..broker.dead_letter_queues import all_dead_letter_queues, dead_letter_queues
 from ..broker.interface import Health
 from ..broker.statistics import COUNTERS, QueueCounts
 from ..broker.workers import ENTRY_TTL_S, WorkerEntry, decode, worker_buckets
@@ -231,7 +232,7 @@ class Sources:
         names = broker.queues()
         tracks.begin(now_s)
         settings = {name: view.settings for name in names if (view := broker.find_queue(name)) is not None}
-        targets = {each.dead_letter for each in settings.values() if each.dead_letter is not None}
+        targets = set(all_dead_letter_queues(broker.exchanges.router, settings.items()))
         chosen = self._chosen(names, self._targets ^ targets)
         self._targets = targets
         self._unsteady.difference_update(chosen)
@@ -421,10 +422,10 @@ class Sources:
         view = self._broker.find_queue(queue)
         if view is None:
             return {}
-        dead = view.settings.dead_letter
         found = {"visibility": f"{view.settings.visibility_ms / 1000:g}"}
-        if dead is not None:
-            found["dead_letter"] = split_name(dead)[1]
+        targets = dead_letter_queues(self._broker.exchanges.router, queue, view.settings)
+        if targets:
+            found["dead_letter"] = split_name(targets[0])[1]
         return found
 
     def _of_server(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ..broker.dead_letter_queues import all_dead_letter_queues
 from ..broker.interface import Broker
 from ..broker.reasons import MAX_REASON, normalised, reason_of
 from ..documents.values import iso
@@ -124,7 +125,8 @@ class Grouping:
         """Those that queues name as theirs, and that the caller may peek."""
         call, find = self._call, self._broker.find_queue
         views = [view for each in self._broker.queues() if call.is_own(each) and (view := find(each))]
-        targets = {view.settings.dead_letter for view in views}
+        own = ((view.name, view.settings) for view in views)
+        targets = all_dead_letter_queues(self._broker.exchanges.router, own)
         names = sorted(view.name for view in views if view.name in targets)
         return [name for name in names if call.may("peek", call.short_name(name))]
 

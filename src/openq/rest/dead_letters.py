@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from ..broker.bulk import check_rate
+from ..broker.dead_letter_queues import all_dead_letter_queues
 from ..broker.interface import Broker, Filter
 from ..broker.reasons import MAX_REASON, normalised, reason_of
 from ..documents.values import iso, moment_ms, seconds
@@ -52,19 +53,16 @@ _GROUPING_S = 10.0
 )
 def list_dead_queues(call: RestCall) -> None:
     broker = call.broker
-    sources: dict[str, list[str]] = {}
-    for queue_key in broker.queues():
-        if call.is_own(queue_key):
-            target = broker.settings(queue_key).dead_letter
-            if target is not None:
-                sources.setdefault(target, []).append(call.short_name(queue_key))
+    own = [(name, broker.settings(name)) for name in broker.queues() if call.is_own(name)]
+    sources = all_dead_letter_queues(broker.exchanges.router, own)
     known = set(broker.queues())
     shown: list[DeadQueue] = []
     for target in sorted(sources):
         name = call.short_name(target)
         if target in known and call.may("peek", name):
             stats = broker.stats(target)
-            visible = sorted(each for each in sources[target] if call.may("peek", each))
+            names = map(call.short_name, sources[target])
+            visible = sorted(each for each in names if call.may("peek", each))
             shown.append(
                 DeadQueue(
                     queue=name,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import parse_qsl
 
 from ..auth.rules import matches
+from ..broker.dead_letter_queues import all_dead_letter_queues
 from ..broker.interface import Broker
 from ..broker.statistics import COUNTERS, QueueCounts
 from ..errors import InvalidSetting
@@ -154,7 +155,7 @@ def _count_without_consumers(broker: Broker, rows: Sequence[QueueCounts]) -> int
     if not idle:
         return 0
     known = [(row.name, view.settings) for row in rows if (view := broker.find_queue(row.name)) is not None]
-    targets = {settings.dead_letter for _, settings in known}
+    targets = all_dead_letter_queues(broker.exchanges.router, known)
     paused = {name for name, settings in known if settings.paused}
     return sum(name not in targets and name not in paused for name in idle)
 
