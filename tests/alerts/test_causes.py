@@ -183,7 +183,7 @@ CAUSES = {
     ),
     "error-rate": Cause(
         lambda running: publish(running.client, "errors"),
-        "openq events errors --event nacked",
+        "openq events errors --event nacked --event lease_expired",
         r"[\d.]+ % of the deliveries of errors fail: \d+ of \d+",
         go_on=lambda running: fail(running.client, "errors"),
     ),

@@ -11,12 +11,14 @@ import signal
 import struct
 import sys
 import termios
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from openq.cli import top
 from openq.cli.commands import load
 from openq.cli.top import KEYS
 from openq.cli.top_frame import ORDERS, Frame
@@ -201,6 +203,25 @@ class Terminal:
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         return os.waitstatus_to_exitcode(status), self.shown
+
+
+def test_a_size_that_changes_during_a_drawing_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    sizes = [os.terminal_size((80, 24))]
+    drawn: list[os.terminal_size] = []
+
+    def draw(size: os.terminal_size) -> None:
+        drawn.append(size)
+        if len(drawn) == 1:
+            sizes.append(os.terminal_size((40, 10)))
+        else:
+            os.write(writer, b"q")
+
+    with open(reader, encoding="utf-8") as keyboard, open(writer, "wb"):
+        monkeypatch.setattr("sys.stdin", keyboard)
+        monkeypatch.setattr(top, "_terminal_size", lambda: sizes[-1])
+        key = top._key_until(time.monotonic() + 600, draw)
+    assert (key, drawn) == ("q", sizes)
 
 
 def test_keys_sort_a_new_size_draws_again_and_ctrl_c_leaves_the_screen_as_it_was(server: Served) -> None:

@@ -92,7 +92,7 @@ BUILTIN: tuple[Rule, ...] = (
         summary="{share:percent} of the deliveries of {queue} fail: {failed:count} of {delivered:count}",
         action="See which deliveries fail, and look into the log of their consumer. `openq dlq ls` lists the "
         "queues that take dead letters, `openq dlq groups` their reasons.",
-        command="openq events {queue} --event nacked",
+        command="openq events {queue} --event nacked --event lease_expired",
     ),
     _rule(
         "redelivery-storm",

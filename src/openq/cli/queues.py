@@ -139,8 +139,17 @@ def _setting_text(key: str, value: object) -> object:
     if kind == "bytes" and isinstance(value, int):
         return size_text(value)
     if key == "retry" and isinstance(value, dict):
-        return value["kind"] if value["kind"] == "none" else value
+        return value["kind"] if value["kind"] == "none" else _retry_text(value)
     return value
+
+
+def _retry_text(retry: dict[str, Any]) -> str:
+    parts = [
+        f"{key.replace('_', ' ')} {duration_text(value) if key in ('base', 'max') else _word(value)}"
+        for key, value in retry.items()
+        if key != "kind"
+    ]
+    return f"{retry['kind']}: {', '.join(parts)}"
 
 
 def _kind_of(key: str) -> tuple[str, bool]:

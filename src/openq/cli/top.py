@@ -68,7 +68,6 @@ def _live(reader: FrameReader, interval_s: float, order: str) -> int:
             deadline = time.monotonic() + interval_s
             key = "first"
             while key:
-                _draw(frame, error, order)
                 key = _key_until(deadline, partial(_draw, frame, error, order))
                 if key in ("q", "Q"):
                     return OK
@@ -84,8 +83,7 @@ def _terminal_size() -> os.terminal_size:
     return size if size.columns > 0 and size.lines > 0 else os.terminal_size((80, 24))
 
 
-def _draw(frame: Frame | None, error: str, order: str) -> None:
-    size = _terminal_size()
+def _draw(frame: Frame | None, error: str, order: str, size: os.terminal_size) -> None:
     lines = ["waiting for the server"]
     if frame is not None:
         lines = lines_of(frame, size.columns, size.lines - 2, order)
@@ -116,13 +114,16 @@ def _screen() -> Iterator[None]:
         sys.stdout.flush()
 
 
-def _key_until(deadline: float, redraw: Callable[[], None]) -> str:
-    """A key, or "" after the time. A terminal that changes its size is drawn again at once."""
+def _key_until(deadline: float, draw: Callable[[os.terminal_size], None]) -> str:
+    """Draw and return a key, or "" after the time. A terminal that changes its size is drawn again at once:
+    its size is compared with that of the last drawing, which a change may overtake."""
     size = _terminal_size()
+    draw(size)
     while (left := deadline - time.monotonic()) > 0:
         if select.select([sys.stdin], [], [], min(left, 0.2))[0]:
             return os.read(sys.stdin.fileno(), 1).decode(errors="replace") or "q"
-        if _terminal_size() != size:
-            size = _terminal_size()
-            redraw()
+        now = _terminal_size()
+        if now != size:
+            size = now
+            draw(size)
     return ""
