@@ -6,6 +6,8 @@ Each error has a stable `code` for programs and a sentence for people that says 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 
 
 class OpenQError(Exception):
@@ -416,8 +418,14 @@ def hide_paths(text: str) -> str:
     """What lies in a private directory is named from there on, the directory itself not at all."""
     for path in sorted(_private, key=len, reverse=True):
         if path in text:
-            text = text.replace(path + os.sep, "").replace(path, "the data directory")
+            text = text.replace(path + os.sep, "")
+            # A name that only begins like it lies beside it: that one is named without its directory.
+            text = re.sub(rf"(?<![\w.-]){re.escape(path)}((?:[\w-]|\.\w)[\w.-]*)?", _as_named(path), text)
     return text
+
+
+def _as_named(path: str) -> Callable[[re.Match[str]], str]:
+    return lambda found: os.path.basename(path) + found[1] if found[1] else "the data directory"
 
 
 def public_text(error: BaseException) -> str:
