@@ -67,6 +67,19 @@ def test_a_message_that_one_server_takes_is_pushed_by_another(redis_server: Serv
             assert [each["payload"] for each in stream.messages(1)] == ["y"]
 
 
+def test_a_consumer_of_another_server_that_takes_no_more_is_named(redis_server: Server) -> None:
+    with serving(redis_server) as one, serving(redis_server) as two:
+        client = Client(one.url)
+        client.queue("busy")
+        with opened(two.url) as stream:
+            stream.subscribe("busy", credit={"messages": 1}, consumer="packer")
+            client.post("/queues/busy/messages", {"payload": "x"})
+            stream.messages(1)
+            id = client.post("/queues/busy/messages", {"payload": "y"}).value["id"]
+            reason = "ready: it is next; consumer packer has the one that it takes at a time"
+            until(lambda: client.get(f"/queues/busy/messages/{id}/why").value["text"] == reason)
+
+
 def test_the_library_listens_on_redis_and_through_a_server(redis_server: Server) -> None:
     with serving(redis_server) as server:
         for place in ({"url": f"{redis_server.url}?profile=fast"}, {"url": server.url}):

@@ -75,6 +75,10 @@ class Waiters:
     def count(self, queue: str) -> int:
         return len(self._lines.get(queue, ()))
 
+    def count_unselective(self, queue: str) -> int:
+        """Those that take any message. The others were offered all that is ready, and did not select it."""
+        return sum(waiter.wanted is None for waiter in self._lines.get(queue, ()))
+
     def serve(self, queue: str, receive: Callable[[Waiter], list[Delivery]]) -> None:
         """First come, first served, until a waiter gets nothing.
 

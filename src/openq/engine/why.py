@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..model import Delivery, Entry
 
 MAX_AHEAD = 10_000  # counting stops here
+NO_CONSUMER = "; no consumer is waiting for it"  # a server knows more of them, see `server/why_consumers.py`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ def why_waiting(entry: Entry, position: QueuePosition, consumers: int) -> Why:
     if position.group_delayed:
         return Why("group_delayed", f"an earlier message of group {entry.group!r} is not due yet")
     many = "at least " if position.ahead >= MAX_AHEAD else ""
-    waiting = f"{many}{position.ahead} messages are ahead of it" if position.ahead else "it is next"
-    nobody = "" if consumers else "; no consumer is waiting"
-    return Why("ready", f"ready: {waiting}{nobody}")
+    if not position.ahead:
+        waiting = "it is next"
+    elif position.ahead == 1:
+        waiting = "1 message is ahead of it"
+    else:
+        waiting = f"{many}{position.ahead} messages are ahead of it"
+    return Why("ready", f"ready: {waiting}{'' if consumers else NO_CONSUMER}")

@@ -127,7 +127,8 @@ class Inspector:
             now_ms = self._core.now_ms()
             self._engine.advance(now_ms)
             self._core.end_change()
-            why = admin.why(self._engine, found, message_id, now_ms, self._core.waiters.count(queue))
+            consumers = self._core.waiters.count_unselective(queue)
+            why = admin.why(self._engine, found, message_id, now_ms, consumers)
         return why if why.code != "not_found" else why_elsewhere(self, queue, message_id) or why
 
     def past(self, queue: str, span: HistoryRange) -> list[PastMessage]:

@@ -97,7 +97,7 @@ class RedisBroker:
         publisher = self.publisher = Publisher(store)
         receiver = self.receiver = Receiver(store, waiters, upkeep)
         queues = QueueAdmin(store, waiters.count, self._drop_orphan_subscriptions)
-        inspector = self.inspect = Inspector(store, event_log, queues, waiters.count)
+        inspector = self.inspect = Inspector(store, event_log, queues, waiters.count_unselective)
         self.admin = MessageAdmin(store, event_log, inspector, publisher)
         self.exchanges = ExchangeAdmin(store, publisher)
         self.kv = RedisKeyValues(store, waiters)

@@ -38,7 +38,7 @@ class Inspector:
         store: RedisStore,
         event_log: EventLog,
         queues: QueueAdmin,
-        count_waiters: Callable[[str], int],
+        count_unselective: Callable[[str], int],
     ) -> None:
         self.damage = store.state.damage
         self._store = store
@@ -46,7 +46,7 @@ class Inspector:
         self._ask_queue = store.ask_queue
         self._event_log = event_log
         self._queues = queues
-        self._count_waiters = count_waiters
+        self._count_unselective = count_unselective
         self.id_of = store.id_of
         self.message_id = store.message_id
 
@@ -218,7 +218,7 @@ class Inspector:
         position = QueuePosition(bool(group_held), bool(group_delayed), ahead)
         if limited and not position.group_held and not position.group_delayed:
             return _why_limited(view.settings, entry.group, limited, self._store.now_ms())
-        return why_waiting(entry, position, self._count_waiters(queue))
+        return why_waiting(entry, position, self._count_unselective(queue))
 
     def timeline(self, queue: str, message_id: str) -> list[TimelineStep]:
         return self._event_log.timeline(self._view(queue), message_id)

@@ -117,6 +117,15 @@ class WaitingLists:
                 return 0
             return len(waiting.waiters) + len(waiting.skipped) + (waiting.serving is not None)
 
+    def count_unselective(self, queue: str) -> int:
+        """Those that take any message; see `broker.waiters.Waiters`."""
+        with self._lock:
+            waiting = self._queues.get(queue)
+            if waiting is None:
+                return 0
+            found = [*waiting.waiters, *waiting.skipped, waiting.serving]
+            return sum(each is not None and each.wanted is None for each in found)
+
     def serve(self, queue: str) -> None:
         """Serve waiters until one gets nothing; those that select messages do not stop it."""
         try:
@@ -488,3 +497,6 @@ class WaiterServiceRef:
 
     def count(self, queue: str) -> int:
         return self.service.waiting.count(queue)
+
+    def count_unselective(self, queue: str) -> int:
+        return self.service.waiting.count_unselective(queue)

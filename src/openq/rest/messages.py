@@ -17,6 +17,7 @@ from ..model import (
 )
 from ..names import split_name
 from ..server import long_polls
+from ..server.why_consumers import with_consumers
 from ..trace_context import trace_id_of
 from .call import RestCall
 from .message_schemas import (
@@ -213,7 +214,7 @@ def show_why(call: RestCall) -> None:
     broker, queue, message_id = call.broker, call.queue, call.args[1]
 
     def work() -> Reason:
-        why = broker.inspect.why(queue, message_id)
+        why = with_consumers(broker.inspect.why(queue, message_id), call.context, queue)
         try:
             properties = broker.inspect.find(queue, message_id).properties
         except OpenQError:

@@ -71,6 +71,7 @@ class WebhookView(Protocol):
     """The webhooks, as the parts below them see them."""
 
     def families(self, all_accounts: bool) -> list[Family]: ...
+    def states_for(self, queue_key: str) -> list[str]: ...
 
 
 class AlertView(Protocol):

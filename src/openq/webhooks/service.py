@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ..broker.events import ALERT
+from ..documents.values import iso
 from ..errors import Closed, OpenQError
 from ..metrics import Family
 from ..names import DEFAULT_ACCOUNT, split_name
@@ -319,6 +320,27 @@ class WebhookService:
             in_flight=sender.running,
             trouble=sender.trouble,
         )
+
+    def states_for(self, queue_key: str) -> list[str]:
+        """From any thread: what the webhooks of a queue do, for people who may not see more of them."""
+        found = [entry.stored.webhook for entry in list(self._entries.values()) if entry.stored is not None]
+        return [
+            f"webhook {split_name(each.name)[1]} {self._state_text(each)}"
+            for each in found
+            if each.queue == queue_key
+        ]
+
+    def _state_text(self, webhook: Webhook) -> str:
+        status = self.status(webhook)
+        if status.state == DISABLED:
+            return "is disabled"
+        if status.state == ELSEWHERE:
+            return f"is sent by {status.owner or 'another server'}"
+        if status.state == PAUSED:
+            return f"is paused until {iso(status.until_ms)}"
+        if status.in_flight >= webhook.concurrency:
+            return "has as many requests running as it may"
+        return "takes none now"
 
     def _idle_state(self, webhook: Webhook) -> str:
         if not webhook.enabled:
