@@ -25,9 +25,9 @@ from ..documents.values import iso
 from ..errors import Closed, InvalidSetting, OpenQError
 from ..limits import parse_rate
 from ..model import ENCODING_JSON
-from ..names import split_name
 from ..server.context import ServerContext
 from .breaker import Breaker
+from .declarer import Declarer
 from .delivery_log import DELIVERED, GONE, PAUSED, Attempt
 from .formats import Item, RequestBuilder
 from .http_client import EndpointClient, Response
@@ -64,7 +64,7 @@ class EventSender:
         self.trouble: str | None = None
         self.is_lost = False  # another server advances the position
         self._events = context.broker.events
-        self._account = split_name(webhook.name)[0]
+        self._declarer = Declarer(context, webhook)
         selected = webhook.events
         self._filter = EventFilter(
             tuple(selected.queues),
@@ -149,13 +149,15 @@ class EventSender:
     def _page(self) -> EventPage:
         """In a thread."""
         try:
-            return self._events.read(self._next, PAGE, self._filter)
+            page = self._events.read(self._next, PAGE, self._filter)
         except InvalidSetting:
             # The store is another one than before: its history begins anew.
             page = self._events.read(None, PAGE, self._filter)
             if page.gap_until_ms is None:
                 page.gap_until_ms = self.context.now_ms()
-            return page
+        self._declarer.refresh()
+        page.events = [each for each in page.events if self._declarer.may_see(each)]
+        return page
 
     def _on_change(self) -> None:
         """From any thread; many changes wake the loop once."""
@@ -184,7 +186,7 @@ class EventSender:
         self.trouble = None
         if page.gap_until_ms is not None:
             self._waiting.append(self._gap(page.next, page.gap_until_ms))
-        self._waiting += [self._item(each) for each in page.events if self._is_own(each)]
+        self._waiting += map(self._item, page.events)
         self._next = page.next
         # A change during the read may be behind its end.
         self._is_at_end = page.is_end and not self._is_woken and not self._is_changed
@@ -199,11 +201,6 @@ class EventSender:
             details = None if isinstance(error, OpenQError) else error
             log.error("webhook %r: %s", self.webhook.name, text, exc_info=details)
         self.trouble = text
-
-    def _is_own(self, event: Event) -> bool:
-        """Patterns of the default account would match queues of other accounts too, and events of the whole
-        server, which are for administrators."""
-        return event.queue != "" and split_name(event.queue)[0] == self._account
 
     def _item(self, event: Event) -> Item:
         selected = self.webhook.events
