@@ -57,9 +57,18 @@ def test_an_id_of_replaced_data_is_a_gap(broker: LocalBroker) -> None:
 
     page = broker.events.read("00000000-5-1", 10, EVERYTHING)
 
-    assert page.gap_until_ms is not None
     assert summary(page.events) == [(e.QUEUE_CREATED, "q", None)]
+    assert page.gap_until_ms == page.events[0].time_ms
     assert broker.events.read(page.next, 10, EVERYTHING).gap_until_ms is None
+
+
+def test_an_id_of_replaced_data_without_later_events_is_a_gap_until_now(broker: LocalBroker) -> None:
+    before = broker.now_ms()
+
+    page = broker.events.read("00000000-5-1", 10, EVERYTHING)
+
+    assert page.events == []
+    assert page.gap_until_ms is not None and page.gap_until_ms >= before
 
 
 def test_a_closed_broker_has_no_events(broker: LocalBroker) -> None:

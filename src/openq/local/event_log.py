@@ -140,6 +140,7 @@ class LocalEvents:
                 is_foreign = True  # the data was replaced: its events are gone
         reader = _Reader(self._store.source(position), self._store.names(), self._id, (position, number))
         if is_foreign:
+            reader.is_foreign = True
             reader.gap_ms = self._core.now_ms()
         return reader
 
@@ -158,6 +159,7 @@ class _Reader:
         self._accepted: dict[int, bool] = {}  # queue numbers, for the filter of the last page
         self._wanted = EventFilter()
         self.gap_ms: int | None = None  # events before this time are not kept, and no page said so yet
+        self.is_foreign = False  # the gap ends at the first event of this store, or at `gap_ms`
 
     def release(self) -> None:
         self._source.release()
@@ -190,6 +192,9 @@ class _Reader:
                 self._pass(position)
                 continue
             self._take(position, r.decode(data) if record is None else record, events, limit)
+        if self.is_foreign and events:
+            gap_until_ms = events[0].time_ms
+        self.is_foreign = False
         return EventPage(events, self._next(is_end), is_end, gap_until_ms)
 
     def _next(self, is_end: bool) -> str:
