@@ -164,7 +164,7 @@ class Campaign:
 
     def stream_kills(self, each: int = 10) -> Iterator[Result]:
         for n in range(KILLS // each):
-            loop = StreamLoop(self._fresh(self._disk) / "d", self._seed + n)
+            loop = StreamLoop(["--data", str(self._fresh(self._disk) / "d")], self._seed + n)
             complaint = loop.run(each)
             done = f"{loop.confirmed} confirmed, {loop.cut} clients cut"
             yield f"{each} kills, seed {self._seed + n}: {done}", complaint

@@ -1,4 +1,4 @@
-"""Kill a server that pushes messages, and its clients, at any moment, many times.
+"""Kill servers that push messages, and their clients, at any moment, many times.
 
 Afterwards every message whose publish was confirmed was delivered, and no message was delivered again after
 its ack was confirmed. Publisher and consumers are clients of the WebSocket stream.
@@ -10,14 +10,14 @@ import random
 import socket
 import threading
 import time
-from itertools import count
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import count, cycle
 
 from websockets.exceptions import WebSocketException
 
 from tests.push.streams import Stream, opened
 from tests.rest.helpers import Client
-from tests.serving import free_port, start
+from tests.serving import Served, free_port
 from tests.waiting import until
 
 LONGEST_S = 0.4
@@ -27,11 +27,11 @@ _LOST = (WebSocketException, OSError, TimeoutError)
 
 
 class StreamLoop:
-    def __init__(self, data: Path, seed: int) -> None:
-        self._data = data
+    def __init__(self, store: Sequence[str], seed: int, servers: int = 1) -> None:
+        """`store`: the arguments that name the store of the servers."""
+        self._store = list(store)
         self._chooser = random.Random(seed)
-        self._port = free_port()
-        self._url = f"http://127.0.0.1:{self._port}"
+        self._ports = [free_port() for _ in range(servers)]
         self._numbers = count(1)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -48,8 +48,10 @@ class StreamLoop:
 
     def run(self, lives: int) -> str:
         """What is wrong; empty if all is well."""
-        server = start(self._data, port=self._port).wait()
-        Client(self._url).queue("q", retry={"kind": "none"})
+        servers = [Served(self._store, port) for port in self._ports]
+        for server in servers:
+            server.wait()
+        Client(servers[0].url).queue("q", retry={"kind": "none"})
         works = [self._publish] + [self._consume] * CONSUMERS
         threads = [threading.Thread(target=self._again, args=(work,)) for work in works]
         for thread in threads:
@@ -59,8 +61,9 @@ class StreamLoop:
                 time.sleep(self._chooser.uniform(0, LONGEST_S))
                 self._cut_a_client()
                 time.sleep(self._chooser.uniform(0, LONGEST_S))
-                server.kill()
-                server = start(self._data, port=self._port).wait()
+                at = self._chooser.randrange(len(servers))
+                servers[at].kill()
+                servers[at] = Served(self._store, self._ports[at]).wait()
             before = self.confirmed
             until(lambda: self.confirmed > before, "publishing goes on")
             self._publishing_ends = True
@@ -71,7 +74,8 @@ class StreamLoop:
                 stream.connection.socket.close()
             for thread in threads:
                 thread.join(60)
-            server.stop()
+            for server in servers:
+                server.stop()
         return self._complaint
 
     _publishing_ends = False
@@ -88,9 +92,10 @@ class StreamLoop:
 
     def _again(self, work: object) -> None:
         assert callable(work)
+        ports = cycle(self._ports)
         while not self._stopping.is_set():
             try:
-                with opened(self._url) as stream:
+                with opened(f"http://127.0.0.1:{next(ports)}") as stream:
                     with self._lock:
                         self._streams.add(stream)
                     try:

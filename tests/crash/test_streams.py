@@ -10,7 +10,7 @@ from tests.crash.streams import StreamLoop
 
 def test_every_message_is_pushed_however_often_server_and_clients_are_killed(tmp_path: Path) -> None:
     seed = chosen_seed()
-    loop = StreamLoop(tmp_path / "data", seed)
+    loop = StreamLoop(["--data", str(tmp_path / "data")], seed)
 
     complaint = loop.run(lives=3)
 

@@ -1,4 +1,4 @@
-"""Kill a server that sends webhooks, and the endpoint, at any moment, many times.
+"""Kill servers that send webhooks, and the endpoint, at any moment, many times.
 
 Afterwards every message that was confirmed has reached the endpoint, and no message whose ack had reached the
 disk was sent again. A message that was in flight at a kill may arrive twice: those are counted.
@@ -17,13 +17,15 @@ import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from openq.local.broker import LocalBroker
+from openq.redis.broker import RedisBroker
 from tests.isolation import with_tests
 from tests.rest.helpers import Client
-from tests.serving import Served, free_port, start
+from tests.serving import Served, free_port
 from tests.waiting import until
 
 LONGEST_S = 0.4
@@ -61,13 +63,16 @@ def serve_until_killed(port: int, path: str) -> None:
 
 
 class WebhookLoop:
-    def __init__(self, path: Path, seed: int) -> None:
+    """On a journal, or with several servers on Redis, of which one is killed at a time."""
+
+    def __init__(self, path: Path, seed: int, redis_url: str = "", servers: int = 1) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self._data = path / "data"
+        self._redis_url = redis_url
         self._log = path / "seen"
         self._log.touch()
         self._random = random.Random(seed)
-        self._port = free_port()
+        self._ports = [free_port() for _ in range(servers)]
         self._endpoint_port = free_port()
         self._endpoint: subprocess.Popen[bytes] | None = None
         self._next = 0
@@ -77,23 +82,31 @@ class WebhookLoop:
 
     def run(self, lives: int) -> str:
         """What is wrong afterwards; empty if nothing is."""
-        server = self._start_server()
-        client = Client(server.url)
+        servers = [self._start_server(port) for port in self._ports]
+        for server in servers:
+            server.wait()
+        client = Client(servers[0].url)
         client.queue(QUEUE, retry={"kind": "fixed", "base": 0.02})
         url = f"http://127.0.0.1:{self._endpoint_port}/"
         client.put(f"/webhooks/{QUEUE}", {"url": url, "queue": QUEUE, "failures": 1_000_000})
         self._start_endpoint()
         try:
             for _ in range(lives):
-                server = self._live(server)
+                self._live(servers)
             until(lambda: self._is_empty(client), "every message is delivered")
         finally:
             self._kill_endpoint()
-            server.stop()
+            for server in servers:
+                server.stop()
         return self._complaint()
 
-    def _start_server(self) -> Served:
-        return start(self._data, "--webhook-allow", "127.0.0.1", port=self._port).wait()
+    def _start_server(self, port: int) -> Served:
+        store = (
+            ["--store", self._redis_url, "--profile", "fast"]
+            if self._redis_url
+            else ["--data", str(self._data)]
+        )
+        return Served([*store, "--webhook-allow", "127.0.0.1"], port)
 
     def _start_endpoint(self) -> None:
         self._endpoint = subprocess.Popen(
@@ -111,8 +124,9 @@ class WebhookLoop:
         assert self._endpoint.stdout is not None
         self._endpoint.stdout.close()
 
-    def _live(self, server: Served) -> Served:
-        """One life of the server or of the endpoint, which ends at a moment of chance."""
+    def _live(self, servers: list[Served]) -> None:
+        """One life of a server or of the endpoint, which ends at a moment of chance."""
+        at = self._random.randrange(len(servers))
         victim = self._random.choice(("server", "endpoint", "both"))
         ended = threading.Event()
         publisher = threading.Thread(target=self._publish, args=(ended,))
@@ -121,7 +135,7 @@ class WebhookLoop:
         if victim != "server":
             self._kill_endpoint()
         if victim != "endpoint":
-            server.kill()
+            servers[at].kill()
         ended.set()
         publisher.join()
         if victim != "endpoint":
@@ -130,19 +144,19 @@ class WebhookLoop:
                 self._kill_endpoint()
             acked = self._acked()
             before = Counter(self._seen())
-            server = self._start_server()
+            servers[at] = self._start_server(self._ports[at]).wait()
             self._start_endpoint()
-            until(lambda: self._is_empty(Client(server.url)), "every message is delivered")
+            until(lambda: self._is_empty(Client(servers[at].url)), "every message is delivered")
             after = Counter(self._seen())
             again = [number for number in acked if after[number] > before[number]]
             self._problems += [f"{number} was acked and sent again" for number in again]
         else:
             self._start_endpoint()
-        return server
 
     def _publish(self, ended: threading.Event) -> None:
-        client = Client(f"http://127.0.0.1:{self._port}")
+        clients = cycle([Client(f"http://127.0.0.1:{port}") for port in self._ports])
         while not ended.wait(PAUSE_S):
+            client = next(clients)
             numbers = range(self._next, self._next + BATCH)
             self._next += BATCH
             try:
@@ -153,8 +167,12 @@ class WebhookLoop:
                 self._confirmed.update(numbers)
 
     def _acked(self) -> set[int]:
-        """Confirmed messages that are not in the queue any more, by the disk of a dead server."""
-        broker = LocalBroker(self._data, runs_schedules=False)
+        """Confirmed messages that are not in the queue any more, by the disk of a dead server or by Redis."""
+        broker: LocalBroker | RedisBroker = (
+            RedisBroker(self._redis_url, profile="fast")
+            if self._redis_url
+            else LocalBroker(self._data, runs_schedules=False)
+        )
         try:
             entries = broker.inspect.with_bodies(broker.inspect.entries(QUEUE))
             return self._confirmed - {int(entry.body or b"-1") for entry in entries}

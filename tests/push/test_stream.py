@@ -446,6 +446,18 @@ def test_fifo_groups_are_pushed_in_order(client: Client, stream: Stream) -> None
     assert sorted(seen) == ["a1", "a2", "b1"]
 
 
+def test_the_limits_of_a_queue_hold_for_what_is_pushed(client: Client, stream: Stream) -> None:
+    path = client.queue("limited", concurrency=2)
+    publish(client, path, "a", "b", "c")
+    stream.subscribe("limited", credit={"messages": 10})
+
+    first = stream.messages(2)
+    assert stream.has_nothing()
+    stream.ack(first[:1])
+
+    assert payloads(stream.messages(1)) == ["c"]
+
+
 def test_an_account_of_the_path_has_its_own_queues(open_server: Served) -> None:
     client = Client(open_server.url, account="111122223333")
     path = client.queue("mine")

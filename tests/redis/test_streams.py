@@ -10,6 +10,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from openq import OpenQ
+from tests.crash.seeds import chosen_seed, repeat_with
+from tests.crash.streams import StreamLoop
 from tests.push.streams import Stream, opened
 from tests.redis.servers import Server
 from tests.rest.helpers import Client
@@ -92,6 +94,18 @@ def test_the_library_listens_on_redis_and_through_a_server(redis_server: Server)
                     if len(seen) == 20:
                         break
                 assert seen == [str(i) for i in range(20)]
+
+
+def test_every_message_is_pushed_however_often_two_servers_and_clients_are_killed(
+    redis_server: Server,
+) -> None:
+    seed = chosen_seed()
+    loop = StreamLoop(["--store", redis_server.url, "--profile", "fast"], seed, servers=2)
+
+    complaint = loop.run(lives=3)
+
+    assert not complaint, f"{complaint}; {repeat_with(seed)}"
+    assert loop.confirmed > 0
 
 
 def test_a_ticket_of_one_server_opens_one_stream_on_another(redis_server: Server) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.crash.seeds import chosen_seed, repeat_with
+from tests.crash.webhooks import WebhookLoop
 from tests.http_endpoint import Endpoint, answer, serve_endpoint
 from tests.redis.servers import Server
 from tests.rest.helpers import Client
@@ -65,6 +68,18 @@ def test_one_server_sends_and_the_other_takes_over_when_it_is_killed(
 
     assert show(clients[other], "orders")["status"]["state"] == "running"
     assert sorted(set(map(int, endpoint.bodies))) == list(range(20))
+
+
+def test_every_message_arrives_however_often_two_servers_and_the_endpoint_are_killed(
+    redis_server: Server, tmp_path: Path
+) -> None:
+    seed = chosen_seed()
+    loop = WebhookLoop(tmp_path, seed, redis_server.url, servers=2)
+
+    complaint = loop.run(lives=3)
+
+    assert not complaint, f"{complaint}; {repeat_with(seed)}"
+    assert loop.confirmed > 0
 
 
 def test_a_server_that_stops_hands_over_at_once_and_the_log_is_shared(

@@ -148,6 +148,19 @@ def test_never_more_requests_at_once_than_the_concurrency(
     assert most == 3
 
 
+def test_the_limits_of_a_queue_hold_for_its_webhook(client: Client, endpoint: Endpoint) -> None:
+    client.queue("limited-hook", retry="none", concurrency=1)
+    endpoint.respond = lambda handler: endpoint.released.wait(30) and answer(handler, 200)
+    declare(client, "limited-hook", endpoint.url, concurrency=8)
+    publish(client, "limited-hook", "a", "b")
+    until(lambda: len(endpoint.seen) == 1)
+
+    shown = client.get("/queues/limited-hook").value["stats"]
+    assert (shown["in_flight"], shown["ready"]) == (1, 1)
+    endpoint.released.set()
+    until_acked(client, "limited-hook", 2)
+
+
 def test_a_rate_limits_the_requests(client: Client, name: str, endpoint: Endpoint) -> None:
     publish(client, name, *range(5))
     declare(client, name, endpoint.url, rate="1/h burst 2")
