@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -185,25 +185,31 @@ class Protocols:
 
 @contextmanager
 def opened(data: Path | None = None, *flags: str) -> Iterator[Protocols]:
-    with served_amqp(data, *flags) as (server, port):
+    with served_amqp(data, *flags) as (server, port), connected(server, port) as found:
+        yield found
+
+
+@contextmanager
+def connected(server: Served, port: int) -> Iterator[Protocols]:
+    """Clients of a running server; `port` is that of AMQP."""
+    with ExitStack() as stack:
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
         channel = connection.channel()
         channel.confirm_delivery()
+        stack.callback(connection.close)
         other = amqp.Connection(f"127.0.0.1:{port}", confirm_publish=True)
         other.connect()
+        stack.callback(other.close)
         rest, sqs, pika_client = RestClient(server.url), SqsClient(server.url), PikaClient(channel)
+        stack.callback(sqs.client.close)
         by_name = {LIBRARY: LibraryClient(url=server.url), REST: rest, SQS: sqs, AMQP: pika_client}
-        try:
-            yield Protocols(server, port, rest, sqs, pika_client, by_name, PyAmqpClient(other.channel()))
-        finally:
-            other.close()
-            sqs.client.close()
-            connection.close()
+        yield Protocols(server, port, rest, sqs, pika_client, by_name, PyAmqpClient(other.channel()))
 
 
 @pytest.fixture(scope="module")
-def protocols() -> Iterator[Protocols]:
-    with opened() as found:
+def protocols(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Protocols]:
+    """Durable."""
+    with opened(tmp_path_factory.mktemp("protocols") / "data") as found:
         yield found
 
 

@@ -18,8 +18,8 @@ FIELDS = set(MessageDocument.__struct_fields__)
 
 
 @pytest.fixture(scope="module")
-def protocols() -> Iterator[Protocols]:
-    with opened(None, "--webhook-allow", "127.0.0.1") as found:
+def protocols(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Protocols]:
+    with opened(tmp_path_factory.mktemp("protocols") / "data", "--webhook-allow", "127.0.0.1") as found:
         yield found
 
 
