@@ -9,7 +9,10 @@ import pika
 import pytest
 
 from tests.events.sse import EventStream
-from tests.serving import Served, served_amqp
+from tests.push.streams import opened
+from tests.rest.helpers import Client
+from tests.serving import Served, served_amqp, start
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +41,24 @@ def test_an_amqp_consumer_joins_and_leaves(server: tuple[Served, int]) -> None:
     assert joined.data["detail"]["protocol"] == "amqp"
     assert joined.data["detail"]["consumer"].endswith(f"/{tag}")
     assert left.data["detail"] == joined.data["detail"]
+
+
+def test_consumers_of_a_server_that_stops_have_left(tmp_path: Path) -> None:
+    server = start(tmp_path / "data").wait()
+    Client(server.url).queue("q")
+    names = "events=consumer_joined,consumer_left&from=oldest&follow=0"
+    with opened(server.url) as stream:
+        stream.subscribe("q", consumer="me")
+
+        def has_joined() -> bool:
+            return b"consumer_joined" in Client(server.url).get(f"/queues/q/events?{names}").data
+
+        until(has_joined)
+        server.stop()
+
+    server = start(tmp_path / "data").wait()
+    with EventStream(server.port, f"queues/q/events?{names}") as events:
+        found = events.take(2)
+    server.stop()
+    assert [each.event for each in found] == ["consumer_joined", "consumer_left"]
+    assert {each.data["detail"]["consumer"] for each in found} == {"me"}

@@ -576,6 +576,8 @@ class Server:
         self.context.fleet.leave()
         with suppress(OpenQError):
             self.webhooks.leave()
+        with suppress(OpenQError):
+            self.context.consumer_events.finish()
         count = 0
         with suppress(OpenQError):
             for name in self.broker.queues():

@@ -7,6 +7,7 @@ does not fill the disk.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from ..broker.events import CONSUMER_JOINED, CONSUMER_LEFT
@@ -27,6 +28,7 @@ class ConsumerEvents:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._pending: dict[Consumer, str] = {}
+        self._due: deque[tuple[Consumer, str]] = deque()  # taken by the thread that records
         self._is_scheduled = False
 
     def joined(self, queue_key: str, label: str, protocol: str) -> None:
@@ -47,20 +49,33 @@ class ConsumerEvents:
 
     def _record(self) -> None:
         self._is_scheduled = False
-        pending, self._pending = self._pending, {}
-        if not pending:
+        self._due.extend(self._pending.items())
+        self._pending.clear()
+        if not self._due:
             return
-        events = self._context.broker.events
-
-        def record() -> None:
-            for (queue_key, label, protocol), event in pending.items():
-                events.add(event, queue_key, {"consumer": label, "protocol": protocol})
 
         def recorded(_: None, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, OpenQError):
                 raise error
 
         try:
-            self._context.run(record, recorded)
+            self._context.run(self._record_due, recorded)
         except RuntimeError:
-            pass  # the server stops
+            pass  # the server stops: `finish` records the rest
+
+    def _record_due(self) -> None:
+        """In a thread. Raises OpenQError."""
+        events = self._context.broker.events
+        while True:
+            try:
+                (queue_key, label, protocol), event = self._due.popleft()
+            except IndexError:
+                return
+            events.add(event, queue_key, {"consumer": label, "protocol": protocol})
+
+    def finish(self) -> None:
+        """In a thread, when the loop has ended all consumers and before the broker is closed: all of them
+        left. Raises OpenQError."""
+        self._due.extend(self._pending.items())
+        self._pending.clear()
+        self._record_due()
