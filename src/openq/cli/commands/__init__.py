@@ -38,6 +38,7 @@ GROUPS = (
             ("tail", "messages", "show messages as they are published; consumes nothing"),
             ("events", "messages", "show what happens to queues, messages and consumers"),
             ("search", "messages", "find messages by text, type, attribute or JSON value"),
+            ("message", "messages", "move, delay, edit or cancel messages that wait"),
             ("why", "messages", "explain why a message is not delivered"),
             ("timeline", "messages", "show the history of a message"),
             ("kv", "kv", "list, read, store or delete values under keys"),

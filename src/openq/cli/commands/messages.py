@@ -1,13 +1,15 @@
-"""`openq send`, `recv`, `ack`, `nack`, `peek`, `tail`, `events`, `search`, `why` and `timeline`."""
+"""`openq send`, `recv`, `ack`, `nack`, `peek`, `tail`, `events`, `search`, `message`, `why` and `timeline`."""
 
 from __future__ import annotations
 
 from ..spec import Command, Option
 from ..values import count, pair, positive, priority, seconds
-from .options import CONDITIONS, JSON, JSON_LINES, QUEUED, READ, SERVER, WANTED_ATTRIBUTE
+from .options import CONDITIONS, CONFIRM, JSON, JSON_LINES, QUEUED, READ, SERVER, WANTED_ATTRIBUTE
 
 _QUEUE = Option("queue", metavar="QUEUE", help="name of the queue")
 _MESSAGE_ID = Option("id", metavar="ID", help="message id")
+_MESSAGE_IDS = Option("ids", nargs="+", metavar="ID", help="message ids")
+_DRY_RUN = Option("--dry-run", action="store_true", help="only show how many messages are affected")
 _RECEIPTS = Option("receipts", nargs="+", metavar="RECEIPT", help="receipt_id of a delivery")
 
 
@@ -230,6 +232,89 @@ COMMANDS = {
             JSON_LINES,
             *READ,
         ),
+    ),
+    "message": Command(
+        examples=(
+            ("openq message move orders ID --to orders-eu", "to the end of another queue"),
+            ("openq message delay orders ID --for 10m", "deliver it later"),
+            ("openq message cancel orders ID", "delete it; asks first"),
+        ),
+        details="Messages that a consumer holds, too. Receive counts and history stay.",
+        commands={
+            "move": Command(
+                help="move messages to another queue",
+                run="messages:move",
+                examples=(("openq message move orders ID ID --to orders-eu", "they keep their ids"),),
+                details="Exit code 3 if one of them is not in the queue.",
+                options=(
+                    Option("--to", metavar="QUEUE", required=True, help="the other queue"),
+                    _DRY_RUN,
+                    _QUEUE,
+                    _MESSAGE_IDS,
+                    JSON,
+                    *SERVER,
+                ),
+            ),
+            "delay": Command(
+                help="change when messages are delivered",
+                run="messages:delay",
+                examples=(
+                    ("openq message delay orders ID --for 10m", "not before ten minutes from now"),
+                    ("openq message delay orders ID --for 0", "a delayed message is ready now"),
+                ),
+                details="Exit code 3 if one of them is not in the queue.",
+                options=(
+                    Option(
+                        "--for",
+                        dest="delay",
+                        metavar="TIME",
+                        type=seconds,
+                        required=True,
+                        help="from now: 30, 5m, 2h; 0 is now",
+                    ),
+                    _DRY_RUN,
+                    _QUEUE,
+                    _MESSAGE_IDS,
+                    JSON,
+                    *SERVER,
+                ),
+            ),
+            "cancel": Command(
+                help="delete messages; they are never delivered",
+                run="messages:cancel",
+                examples=(
+                    ("openq message cancel orders ID", "asks first"),
+                    ("openq message cancel orders ID ID --dry-run", "how many of them are still there?"),
+                ),
+                details="They are not dead-lettered. Exit code 3 if one of them is not in the queue.",
+                options=(*CONFIRM, _QUEUE, _MESSAGE_IDS, JSON, *SERVER),
+            ),
+            "edit": Command(
+                help="change the body, type or attributes of a message",
+                run="messages:edit",
+                examples=(
+                    ("openq message edit orders ID '{\"total\": 12}' --as json", "another body"),
+                    ("openq message edit orders ID --type order.eu", "another type; the body stays"),
+                ),
+                details="It keeps its place, its id and its history.",
+                options=(
+                    Option(
+                        "--as",
+                        dest="kind",
+                        choices=("text", "json", "base64"),
+                        default="text",
+                        help="format of the body",
+                    ),
+                    Option("--type", metavar="TYPE", help="message type; empty for none"),
+                    Option("--attributes", metavar="JSON", help="all attributes, as a JSON object"),
+                    _QUEUE,
+                    _MESSAGE_ID,
+                    Option("body", nargs="?", metavar="BODY", help="the new body"),
+                    JSON,
+                    *SERVER,
+                ),
+            ),
+        },
     ),
     "why": Command(
         run="browse:why",

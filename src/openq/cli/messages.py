@@ -1,0 +1,106 @@
+"""`openq message`: what can be done to messages that wait in a queue, by their ids."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from ..client.http import Refused
+from .api import ApiClient, UsageError, connect, path_part
+from .arguments import parse_json
+from .output import NOT_CONFIRMED, confirm, count_text, print_json
+from .send import message_document
+from .terminal import NOT_FOUND, OK, say
+
+MAX_IDS = 1000  # of one search
+
+
+def move(options: Namespace) -> int:
+    server = connect(options)
+    return _change(
+        options,
+        server,
+        f"move {{}} from {options.queue} to {options.to}",
+        lambda path: server.post(f"{path}/move", {"to": options.to}),
+        f"{{}} moved to {options.to}",
+    )
+
+
+def delay(options: Namespace) -> int:
+    server = connect(options)
+    return _change(
+        options,
+        server,
+        f"delay {{}} of {options.queue}",
+        lambda path: server.patch(path, {"delay": options.delay}),
+        "{} delayed" if options.delay else "{} ready now",
+    )
+
+
+def cancel(options: Namespace) -> int:
+    server = connect(options)
+    return _change(
+        options, server, f"delete {{}} from {options.queue}", lambda path: server.delete(path), "{} cancelled"
+    )
+
+
+def edit(options: Namespace) -> int:
+    change: dict[str, Any] = {}
+    if options.body is not None:
+        change |= message_document(options.kind, options.body)
+    if options.type is not None:
+        change["message_type"] = options.type or None
+    if options.attributes is not None:
+        change["attributes"] = parse_json(options.attributes, "--attributes")
+    if not change:
+        raise UsageError("nothing to change: give a body, --type or --attributes")
+    found = connect(options).patch(_path(options, options.id), change)
+    if options.json:
+        print_json(found)
+    else:
+        print(f"message {options.id} changed")
+    return OK
+
+
+def _path(options: Namespace, message_id: str) -> str:
+    return f"/queues/{path_part(options.queue)}/messages/{path_part(message_id)}"
+
+
+def _change(
+    options: Namespace, server: ApiClient, plan: str, change: Callable[[str], Any], result: str
+) -> int:
+    """Every id is tried. Those that are no longer in the queue are named; then the exit code is 3."""
+    ids = list(dict.fromkeys(options.ids))
+    if options.dry_run or getattr(options, "yes", True) is False:
+        there = _present(options, server, ids)
+        if options.dry_run:
+            if options.json:
+                print_json({"messages": there})
+            else:
+                print(f"dry run: would {plan.format(count_text(there, 'message'))}")
+            return OK
+        if not confirm(options, plan.format(count_text(there, "message"))):
+            return NOT_CONFIRMED
+    done, missing = [], []
+    for message_id in ids:
+        try:
+            change(_path(options, message_id))
+            done.append(message_id)
+        except Refused as error:
+            if error.code != "message_not_found":
+                raise
+            missing.append(message_id)
+    if options.json:
+        print_json({"messages": len(done), "ids": done, "missing": missing})
+    else:
+        print(result.format(count_text(len(done), "message")))
+    if missing:
+        say(f"no longer in {options.queue}: {', '.join(missing)}")
+    return NOT_FOUND if missing else OK
+
+
+def _present(options: Namespace, server: ApiClient, ids: list[str]) -> int:
+    path = f"/queues/{path_part(options.queue)}/search"
+    parts = [ids[start : start + MAX_IDS] for start in range(0, len(ids), MAX_IDS)]
+    return sum(len(server.post(path, {"ids": part, "limit": len(part)})["messages"]) for part in parts)
