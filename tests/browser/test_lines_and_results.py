@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
 from openq import OpenQ
 from openq.cli.pipeline_results import publish, shorter_analytics
+from tests.browser.shell import copied, run
 from tests.serving import Served
-
-
-def copied(dialog: Locator) -> tuple[str, str]:
-    """The lines of a dialog: for `openq` and for curl."""
-    dialog.get_by_text("Copy as a command").click()
-    cli, curl = dialog.locator(".code.line pre").all_inner_texts()
-    return cli, curl
-
-
-def run(line: str) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", line], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, (line, done.stdout, done.stderr)
 
 
 def test_the_lines_to_copy_work(served: Served, page: Page) -> None:

@@ -1,4 +1,5 @@
 /** What differs between samples: values by JSON path, side by side. */
+import { digitsOf } from "./api/json";
 
 export interface Difference {
   path: string;
@@ -13,7 +14,7 @@ const MAX_DEPTH = 6;
 /** The leaves of a value by path: {"a": [1]} gives a[0] = 1. */
 export function leaves(value: unknown, path = "", depth = 0, into: Map<string, string> = new Map()): Map<string, string> {
   if (into.size >= MAX_PATHS) return into;
-  if (value !== null && typeof value === "object" && depth < MAX_DEPTH) {
+  if (value !== null && typeof value === "object" && digitsOf(value) === undefined && depth < MAX_DEPTH) {
     const entries = Array.isArray(value) ? value.map((each, index) => [`[${index}]`, each] as const) : Object.entries(value);
     if (entries.length === 0) into.set(path || "(body)", Array.isArray(value) ? "[]" : "{}");
     for (const [key, each] of entries) {

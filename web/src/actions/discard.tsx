@@ -1,5 +1,6 @@
 /** Discard: delete messages for good, as a long operation of the server. */
 import { call, requestOf } from "../api/client";
+import { plainText } from "../api/json";
 import { cliLine } from "../api/lines";
 import type { MessageFilter } from "../api/schema";
 import { openAction } from "../components/dialog";
@@ -47,7 +48,7 @@ export function filterFlags(filter: Partial<MessageFilter> | undefined): string[
   // "" is a group too: dead letters without a reason.
   if (filter.reason_group !== undefined && filter.reason_group !== null) add("--reason-group", filter.reason_group);
   for (const id of filter.ids ?? []) add("--id", id);
-  for (const [name, value] of Object.entries(filter.attributes ?? {})) add("--attribute", `${name}=${String(value)}`);
-  for (const [path, value] of Object.entries(filter.json ?? {})) add("--where", `${path}=${String(value)}`);
+  for (const [name, value] of Object.entries(filter.attributes ?? {})) add("--attribute", `${name}=${plainText(value)}`);
+  for (const [path, value] of Object.entries(filter.json ?? {})) add("--where", `${path}=${plainText(value)}`);
   return flags;
 }

@@ -2,7 +2,8 @@
 import { signal } from "@preact/signals";
 
 import { call, Problem, requestOf } from "../api/client";
-import { cliLine } from "../api/lines";
+import { parseJson } from "../api/json";
+import { cliLine, curlLines } from "../api/lines";
 import type { MessageView, NewMessage } from "../api/schema";
 import { openAction } from "../components/dialog";
 import { TextArea, TextField } from "../components/field";
@@ -73,7 +74,8 @@ export function openMove({ queue, ids, done }: Choice): void {
         </datalist>
       </>
     ),
-    request: () => requestOf("move_message", { queue, id: ids[0] ?? "" }, { to: target.value }),
+    curl: () => curlLines(ids, (id) => requestOf("move_message", { queue, id }, { to: target.value })),
+    cli: () => cliLine("message", "move", queue, ...ids, "--to", target.value || "QUEUE"),
     run: async () => {
       const to = target.value;
       const result = await forEach(ids, (id) => call("move_message", { queue, id }, { to }));
@@ -92,16 +94,24 @@ export function openDelay({ queue, ids, done }: Choice): void {
     verb: "Delay",
     count: async (aborted) => (await present(queue, ids, aborted)).length,
     body: () => <TextField label="For" help="30s, 10m, 2h, 1d; 0 makes them ready now" value={delay.value} onValue={(value) => (delay.value = value)} wrong={seconds(delay.value) === undefined ? "A time such as 10m." : undefined} />,
-    request: () => requestOf("edit_message", { queue, id: ids[0] ?? "" }, { delay: seconds(delay.value) ?? 0 }),
+    curl: () => curlLines(ids, (id) => requestOf("edit_message", { queue, id }, { delay: seconds(delay.value) ?? 0 })),
+    cli: () => cliLine("message", "delay", queue, ...ids, "--for", delay.value || "0"),
     run: async () => {
       const wanted = seconds(delay.value);
       if (wanted === undefined) throw new Problem(0, "page", "Give a time such as 10m.");
+      const before = new Map((await present(queue, ids)).map((each) => [each.id, each.due_at]));
       const result = await forEach(ids, (id) => call("edit_message", { queue, id }, { delay: wanted }));
-      const undo = () => void forEach(result.done, (id) => call("edit_message", { queue, id }, { delay: 0 })).then((back) => (toast(said("ready again", back)), done?.()), toastProblem);
+      const undo = () =>
+        void forEach(result.done, (id) => call("edit_message", { queue, id }, { delay: secondsUntil(before.get(id)) })).then((back) => (toast(said("due as before", back)), done?.()), toastProblem);
       return { text: said(`delayed by ${delay.value}`, result), undo };
     },
     done,
   });
+}
+
+/** How long until a time; 0 where there is none, or it has passed. */
+function secondsUntil(time: string | null | undefined): number {
+  return time ? Math.max(0, (Date.parse(time) - Date.now()) / 1000) : 0;
 }
 
 /** The fields of a message that a publish takes; with `restore` its past stays, too. */
@@ -126,7 +136,8 @@ export function openCancel({ queue, ids, done }: Choice): void {
     danger: true,
     count: async (aborted) => (await present(queue, ids, aborted)).length,
     body: () => <p>They are deleted from {queue} and never delivered. They are not dead-lettered.</p>,
-    request: () => requestOf("cancel_message", { queue, id: ids[0] ?? "" }),
+    curl: () => curlLines(ids, (id) => requestOf("cancel_message", { queue, id })),
+    cli: () => cliLine("message", "cancel", queue, ...ids),
     run: async () => {
       const messages = await present(queue, ids);
       const result = await forEach(
@@ -160,9 +171,9 @@ export function openEdit(queue: string, message: MessageView, done?: () => void)
   const kind = signal(message.message_type ?? "");
   const attributes = signal(JSON.stringify(message.attributes));
   const change = () => ({
-    ...(text.value !== body.text ? { payload: body.isJson ? (JSON.parse(text.value) as unknown) : text.value } : {}),
+    ...(text.value !== body.text ? { payload: body.isJson ? parseJson(text.value) : text.value } : {}),
     ...(kind.value !== (message.message_type ?? "") ? { message_type: kind.value || null } : {}),
-    ...(attributes.value !== JSON.stringify(message.attributes) ? { attributes: JSON.parse(attributes.value) as Record<string, unknown> } : {}),
+    ...(attributes.value !== JSON.stringify(message.attributes) ? { attributes: parseJson(attributes.value) as Record<string, unknown> } : {}),
   });
   const wrong = (value: string) => {
     try {
@@ -191,6 +202,11 @@ export function openEdit(queue: string, message: MessageView, done?: () => void)
         return requestOf("edit_message", { queue, id: message.id }, {});
       }
     },
+    cli: () => editLine(queue, message.id, body.isJson, {
+      body: text.value === body.text ? undefined : text.value,
+      type: kind.value === (message.message_type ?? "") ? undefined : kind.value,
+      attributes: attributes.value === JSON.stringify(message.attributes) ? undefined : attributes.value,
+    }),
     run: async () => {
       if ((body.isJson && wrong(text.value)) || wrong(attributes.value)) throw new Problem(0, "page", "Mend the JSON first.");
       await call("edit_message", { queue, id: message.id }, change());
@@ -200,8 +216,14 @@ export function openEdit(queue: string, message: MessageView, done?: () => void)
   });
 }
 
-export function replayLine(queue: string, id: string): string {
-  return cliLine("replay", queue, "--id", id);
+/** `openq message edit`: options joined with their values, which may be empty or begin with a dash. */
+function editLine(queue: string, id: string, isJson: boolean, change: { body?: string; type?: string; attributes?: string }): string {
+  const options = [
+    change.body !== undefined && isJson && "--as=json",
+    change.type !== undefined && `--type=${change.type}`,
+    change.attributes !== undefined && `--attributes=${change.attributes}`,
+  ];
+  return cliLine("message", "edit", ...options, queue, id, ...(change.body === undefined ? [] : ["--", change.body]));
 }
 
 /** Publishes a past message again, as a new message. */

@@ -2,6 +2,7 @@
 import { signal } from "@preact/signals";
 
 import { call, requestOf } from "../api/client";
+import { parseJson } from "../api/json";
 import { cliLine } from "../api/lines";
 import type { MessageFilter } from "../api/schema";
 import { Badge } from "../components/basics";
@@ -130,7 +131,7 @@ function isJson(text: string): boolean {
 function changeOf({ before, after }: Sample): string {
   if (after === undefined) return "unchanged";
   try {
-    const changed = differences([JSON.parse(before) as unknown, JSON.parse(after) as unknown]).filter((row) => !row.isSame);
+    const changed = differences([parseJson(before), parseJson(after)]).filter((row) => !row.isSame);
     return changed.map((row) => `${row.path}: ${row.values[0] ?? "–"} → ${row.values[1] ?? "–"}`).join(", ") || "unchanged";
   } catch {
     // Cut samples are no JSON.

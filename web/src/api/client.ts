@@ -1,4 +1,5 @@
 /** Calls of the REST API, typed by the server's own description. */
+import { parseJson } from "./json";
 import { OPERATIONS, type Operations, type ProblemDocument } from "./schema";
 
 export type Operation = keyof Operations;
@@ -66,7 +67,7 @@ export async function send<T>(request: Request, signal?: AbortSignal): Promise<T
   if (response.ok) {
     if (response.status === 204) return undefined as T;
     const text = await response.text();
-    return (text ? JSON.parse(text) : undefined) as T;
+    return (text ? parseJson(text) : undefined) as T;
   }
   throw await problemOf(response);
 }

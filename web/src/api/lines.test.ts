@@ -1,6 +1,6 @@
 import { afterEach, expect, it, vi } from "vitest";
 
-import { cliLine, curlLine, quote, setNeedsToken } from "./lines";
+import { boto3Lines, cliLine, curlLine, curlLines, pikaLines, quote, repeated, setNeedsToken } from "./lines";
 
 it("quotes what a shell would read otherwise", () => {
   expect(quote("orders")).toBe("orders");
@@ -30,4 +30,24 @@ it("names the server where openq would not find it, and never a secret", () => {
   expect(cliLine("perm", "test", "bob", "send", "q")).toBe("openq perm test bob send q");
   setNeedsToken(true);
   expect(curlLine({ method: "GET", path: "/api/v1/tasks" })).toBe('curl -H "Authorization: Bearer $OPENQ_TOKEN" https://queues.example/api/v1/tasks');
+});
+
+it("puts the server before the words that are text", () => {
+  vi.stubGlobal("location", { origin: "http://h:1" });
+  expect(cliLine("send", "q", "--", "-5")).toBe("openq send q --url http://h:1 -- -5");
+});
+
+it("makes one line of a request for several messages", () => {
+  vi.stubGlobal("location", { origin: "http://h:1" });
+  const cancel = (queue: string) => (id: string) => ({ method: "DELETE", path: `/api/v1/queues/${queue}/messages/${id}` });
+  expect(curlLines(["a"], cancel("q"))).toBe("curl -X DELETE http://h:1/api/v1/queues/q/messages/a");
+  expect(curlLines(["a", "b"], cancel("q"))).toBe('for id in a b; do curl -X DELETE http://h:1/api/v1/queues/q/messages/"$id"; done');
+  expect(curlLines(["a", "b"], cancel("it(s)"))).toBe(`for id in a b; do curl -X DELETE 'http://h:1/api/v1/queues/it(s)/messages/'"$id"''; done`);
+  expect([repeated("x", 1), repeated("x", 3)]).toEqual(["x", "for i in $(seq 3); do x; done"]);
+});
+
+it("names AMQP as the browser reaches it, and a login where one is needed", () => {
+  expect(pikaLines("amqp://0.0.0.0:5673", "queues.example", false)).toContain('"amqp://guest:guest@queues.example:5673/"');
+  expect(pikaLines("", "h", true)).toContain('"amqp://NAME:PASSWORD@h:5672/"');
+  expect(boto3Lines("http://h:1", true)).toContain('aws_access_key_id="ACCESS_KEY_ID"');
 });

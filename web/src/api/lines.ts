@@ -35,9 +35,62 @@ export function curlLine(request: Request, origin: string = location.origin): st
 
 /** `openq` with its words quoted, and the address of this server; empty, undefined and false words are left out. */
 export function cliLine(...words: (string | number | false | undefined | null)[]): string {
-  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "");
+  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "") as (string | number)[];
   const origin = typeof location === "undefined" ? DEFAULT_ORIGINS[0]! : location.origin;
   const isLocal = LOCAL.some((name) => name === given[0] || name === `${given[0]} ${given[1]}`);
-  if (!DEFAULT_ORIGINS.includes(origin) && !isLocal && !given.includes("--url")) given.push("--url", origin);
+  if (!DEFAULT_ORIGINS.includes(origin) && !isLocal && !given.includes("--url")) {
+    // Behind "--" it would be one more word of text.
+    const end = given.indexOf("--");
+    given.splice(end < 0 ? given.length : end, 0, "--url", origin);
+  }
   return ["openq", ...given.map((word) => quote(String(word)))].join(" ");
+}
+
+/** The same request for several messages: a loop, so that it stays one line. */
+export function curlLines(ids: string[], requestFor: (id: string) => Request): string {
+  const [first = ""] = ids;
+  if (ids.length <= 1) return curlLine(requestFor(first));
+  const slot = "OPENQ-MESSAGE-ID";
+  const line = curlLine(requestFor(slot));
+  // Inside of quotes the variable would stay as it is.
+  const variable = line.includes(`'${location.origin}`) ? `'"$id"'` : `"$id"`;
+  return `for id in ${ids.map((id) => quote(encodeURIComponent(id))).join(" ")}; do ${line.replace(slot, variable)}; done`;
+}
+
+/** A line that runs `times` times. */
+export function repeated(line: string, times: number): string {
+  return times > 1 ? `for i in $(seq ${times}); do ${line}; done` : line;
+}
+
+export function pythonLines(origin: string): string {
+  return `from openq import OpenQ\n\nqueue = OpenQ("hello", url="${origin}")\nqueue.publish("hi")`;
+}
+
+export function boto3Lines(origin: string, needsKey: boolean): string {
+  const [key, secret] = needsKey ? ["ACCESS_KEY_ID", "SECRET_ACCESS_KEY"] : ["any", "any"];
+  return `import boto3
+
+sqs = boto3.client(
+    "sqs",
+    endpoint_url="${origin}",
+    region_name="us-east-1",
+    aws_access_key_id="${key}",
+    aws_secret_access_key="${secret}",
+)
+url = sqs.create_queue(QueueName="hello")["QueueUrl"]
+sqs.send_message(QueueUrl=url, MessageBody="hi")`;
+}
+
+/** `address` is the server's own one; a browser that came by another name reaches AMQP by that name, too. */
+export function pikaLines(address: string, host: string, needsLogin: boolean): string {
+  const port = /:(\d+)\/?$/.exec(address)?.[1] ?? "5672";
+  const login = needsLogin ? "NAME:PASSWORD" : "guest:guest";
+  return `import pika
+
+url = "amqp://${login}@${host}:${port}/"
+client = pika.BlockingConnection(pika.URLParameters(url))
+channel = client.channel()
+channel.queue_declare("hello", durable=True)
+channel.basic_publish("", "hello", b"hi")
+client.close()`;
 }

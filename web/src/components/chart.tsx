@@ -5,6 +5,7 @@ import "uplot/dist/uPlot.min.css";
 
 import { clock } from "../format";
 import { theme } from "../theme";
+import { axisTimes } from "./axis_times";
 import { Button } from "./basics";
 
 export interface Line {
@@ -22,6 +23,8 @@ interface ChartProps {
   lines: Line[];
   format: (value: number | null | undefined) => string;
   height?: number;
+  /** What the axis counts in: whole numbers, or seconds, whose round numbers are minutes and hours. */
+  steps?: "whole" | "time";
   /** Called with the span that was selected with the mouse, in seconds. */
   onSpan?: (from: number, to: number) => void;
   /** A part of the chart that is chosen, in seconds. */
@@ -87,11 +90,16 @@ export function Chart(props: ChartProps) {
   );
 }
 
+const decades = (from: number, to: number) => Array.from({ length: to - from }, (_, index) => [1, 2, 5].map((step) => step * 10 ** (from + index))).flat();
+const HOURS = [1, 2, 6, 12, 24, 48, 120, 240, 480, 1200, 2400].map((each) => each * 3600);
+const STEPS = { whole: decades(0, 13), time: [...decades(-6, 1).filter((each) => each <= 5), 10, 15, 30, 60, 120, 300, 600, 900, 1800, ...HOURS] };
+
 function options(props: ChartProps, width: number, setAt: (index: number | null) => void, chosen: () => [number, number] | undefined): uPlot.Options {
   const text = colourOf("--text-soft");
   const line = colourOf("--line");
   const fill = colourOf("--accent-soft");
-  const font = "12px system-ui, sans-serif";
+  const large = (parseFloat(getComputedStyle(document.documentElement).fontSize) || 14) / 14;
+  const font = `${Math.round(12 * large)}px system-ui, sans-serif`;
   return {
     width,
     height: props.height ?? 200,
@@ -105,17 +113,18 @@ function options(props: ChartProps, width: number, setAt: (index: number | null)
         font,
         grid: { stroke: line, width: 1 },
         ticks: { stroke: line, width: 1 },
-        space: 80,
+        space: 70 * large,
         // A second line has the date where a day begins.
-        size: (_u, values) => (values?.some((value) => value?.includes("\n")) ? 44 : 30),
+        size: (_u, values) => (values?.some((value) => value?.includes("\n")) ? 44 * large : 30 * large),
         values: (_u, times) => axisTimes(times),
       },
       {
         stroke: text,
         font,
-        size: 56,
+        size: 56 * large,
         grid: { stroke: line, width: 1 },
         ticks: { show: false },
+        incrs: props.steps ? STEPS[props.steps] : undefined,
         values: (_u, values) => values.map((value) => props.format(value)),
       },
     ],
@@ -151,21 +160,6 @@ function options(props: ChartProps, width: number, setAt: (index: number | null)
       ],
     },
   };
-}
-
-/** Times of an axis in the 24-hour clock; the date stands where a day begins, seconds only where they differ. */
-export function axisTimes(times: number[]): string[] {
-  const step = (times[1] ?? 0) - (times[0] ?? 0);
-  let day = "";
-  return times.map((time) => {
-    const date = new Date(time * 1000);
-    const text = date.toLocaleTimeString(undefined, { hour12: false, hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined });
-    const today = date.toLocaleDateString(undefined, { month: "short", day: "numeric" });
-    if (step >= 86_400) return today;
-    const isNew = day !== "" && today !== day;
-    day = today;
-    return isNew ? `${text}\n${today}` : text;
-  });
 }
 
 /** One sentence for each line: the newest value, the largest. */

@@ -3,11 +3,12 @@ import { useState } from "preact/hooks";
 
 import { Button } from "./basics";
 
-export function CopyButton({ text, title = "Copy" }: { text: string; title?: string }) {
+export function CopyButton({ text, title = "Copy", label }: { text: string; title?: string; label?: string }) {
   const [done, setDone] = useState(false);
   return (
     <Button
       small
+      aria-label={label}
       onClick={async () => {
         await copy(text);
         setDone(true);

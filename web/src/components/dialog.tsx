@@ -60,6 +60,8 @@ export interface Action {
   verb: string;
   /** What is sent, for "copy as curl": one line for each request. */
   request?: () => Request | Request[];
+  /** Lines of curl that are more than one request each, instead of `request`. */
+  curl?: () => string;
   /** The same for the command line. */
   cli?: () => string | string[];
   /** Does it; the result is the text of a toast, with an optional way back. */
@@ -121,7 +123,8 @@ function ActionDialog({ action, onClose }: { action: Action; onClose: () => void
 
   const [one, many] = action.noun ?? ["message", "messages"];
   const waits = action.count !== undefined && count === undefined;
-  const lines = [...[action.cli?.() ?? []].flat(), ...[action.request?.() ?? []].flat().map((request) => curlLine(request))];
+  const curl = action.curl ? [action.curl()] : [action.request?.() ?? []].flat().map((request) => curlLine(request));
+  const lines = [...[action.cli?.() ?? []].flat(), ...curl];
   return (
     <Dialog title={action.title} onClose={onClose} wide={action.wide}>
       {action.body?.()}

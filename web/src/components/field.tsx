@@ -46,11 +46,14 @@ export function TextField({ label, help, wrong, onValue, ...rest }: InputProps) 
   );
 }
 
-export function TextArea({ label, help, wrong, onValue, ...rest }: TextProps & { rows?: number }) {
+/** `unlabelled`: the heading above it has the same word; screen readers still hear it. */
+export function TextArea({ label, help, wrong, onValue, unlabelled, ...rest }: TextProps & { rows?: number; unlabelled?: boolean }) {
   const id = useId();
   return (
     <div class="field">
-      <label for={id}>{label}</label>
+      <label for={id} class={unlabelled ? "visually-hidden" : undefined}>
+        {label}
+      </label>
       <textarea
         id={id}
         class="textarea"

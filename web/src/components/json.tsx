@@ -1,6 +1,8 @@
 /** A JSON value as a tree that can be folded; long lists are drawn in pieces. */
 import { useState } from "preact/hooks";
 
+import { digitsOf } from "../api/json";
+
 const SHOWN = 200;
 const LONG_TEXT = 4000;
 
@@ -8,6 +10,8 @@ export function Json({ value, depth = 0 }: { value: unknown; depth?: number }) {
   if (value === null || typeof value === "boolean") return <span class="word">{String(value)}</span>;
   if (typeof value === "number") return <span class="number">{String(value)}</span>;
   if (typeof value === "string") return <Text value={value} />;
+  const digits = digitsOf(value);
+  if (digits !== undefined) return <span class="number">{digits}</span>;
   if (Array.isArray(value)) return <Tree open="[" close="]" entries={value.map((each, index) => [String(index), each])} keys={false} depth={depth} />;
   return <Tree open="{" close="}" entries={Object.entries(value as object)} keys depth={depth} />;
 }

@@ -35,18 +35,18 @@ export function MessageDetail({ queue, message, onClose, reload }: { queue: stri
   const [tab, setTab] = useState<Tab>("body");
   return (
     <section class="card detail" aria-label={`Message ${message.id}`}>
-      <header>
-        <h2 class="mono">
-          <a href={to(["messages", message.id], { queue })}>{message.id}</a>
-        </h2>
-        <div class="row">
+      <header class="nowrap-head">
+        <h2>
+          <a class="mono" href={to(["messages", message.id], { queue })}>
+            {message.id}
+          </a>{" "}
           <StateBadge message={message} />
-          {onClose && (
-            <Button small kind="quiet" aria-label="Close the message" onClick={onClose}>
-              ✕
-            </Button>
-          )}
-        </div>
+        </h2>
+        {onClose && (
+          <Button small kind="quiet" aria-label="Close the message" onClick={onClose}>
+            ✕
+          </Button>
+        )}
       </header>
       {(may("manage", queue) || may("send", queue)) && <MessageButtons queue={queue} message={message} reload={reload} />}
       <div class="tabs" role="tablist" aria-label="Parts of the message">
@@ -110,7 +110,7 @@ export function LoadedTimeline({ queue, id }: { queue: string; id: string }) {
   );
 }
 
-export function PropertiesView({ message }: { message: MessageView }) {
+export function PropertiesView({ message, withTraceback = true }: { message: MessageView; withTraceback?: boolean }) {
   const items: [string, preact.ComponentChildren][] = [["Sent", <Time key="t" at={message.timestamp} />]];
   const add = (name: string, value: preact.ComponentChildren) => {
     if (value !== undefined && value !== null && value !== "") items.push([name, value]);
@@ -153,7 +153,7 @@ export function PropertiesView({ message }: { message: MessageView }) {
           </ul>
         </div>
       )}
-      {message.traceback && (
+      {withTraceback && message.traceback && (
         <div>
           <h3>Traceback</h3>
           <Code text={message.traceback} />

@@ -38,26 +38,37 @@ export function shortId(id: string): string {
   return shown.length > 14 ? `…${shown.slice(-10)}` : shown;
 }
 
+/** On a narrow screen the body needs the room. */
+function isPhone(): boolean {
+  return innerWidth <= 600;
+}
+
 interface Wanted {
   open: (row: Row) => void;
   queue?: boolean;
   due?: boolean;
   lease?: boolean;
   state?: boolean;
+  /** Past messages: nothing is known of their deliveries. */
+  past?: boolean;
+  /** Some have failed: why stands beside the body. */
+  reasons?: boolean;
+  /** None has a type, a group or attributes: no column for them. */
+  bare?: boolean;
   /** Only what matters most: a message is open beside the table. */
   narrow?: boolean;
 }
 
 export function messageColumns(wanted: Wanted): Column<Row>[] {
   const columns: Column<Row>[] = [
-    { id: "age", title: "Sent", width: "100px", cell: (row) => <Ago at={row.timestamp} /> },
+    { id: "age", title: "Sent", width: isPhone() ? "92px" : "112px", cell: (row) => <Ago at={row.timestamp} /> },
     {
       id: "id",
       title: "Id",
-      width: "130px",
+      width: isPhone() ? "80px" : "130px",
       cell: (row) => (
         <button type="button" class="link mono" title={row.id} onClick={() => wanted.open(row)}>
-          {shortId(row.id)}
+          {isPhone() ? `…${row.id.slice(-5)}` : shortId(row.id)}
         </button>
       ),
     },
@@ -65,9 +76,12 @@ export function messageColumns(wanted: Wanted): Column<Row>[] {
   if (wanted.queue) columns.push({ id: "queue", title: "Queue", width: "160px", cut: true, cell: (row) => <a href={to(["queues", row.queue])}>{row.queue}</a> });
   if (wanted.state) columns.push({ id: "state", title: "State", width: "110px", cell: (row) => <StateBadge message={row} /> });
   columns.push({ id: "preview", title: "Body", cut: true, cell: (row) => <span class="body-line">{oneLine(preview(row), 160)}</span> });
-  if (!wanted.narrow) columns.push(
+  if (!wanted.narrow && !wanted.bare) columns.push(
     { id: "attributes", title: "Type and attributes", cut: true, width: "220px", cell: (row) => <span class="soft">{attributesText(row)}</span> },
   );
+  if (wanted.reasons && !wanted.narrow) {
+    columns.push({ id: "reason", title: "Reason", cut: true, width: "240px", cell: (row) => <span title={row.reason}>{row.reason ? oneLine(row.reason, 160) : "–"}</span> });
+  }
   if (wanted.due) columns.push({ id: "due", title: "Due", width: "120px", cell: (row) => (row.due_at ? <Time at={row.due_at} ago /> : "–") });
   if (wanted.lease) {
     columns.push(
@@ -75,12 +89,13 @@ export function messageColumns(wanted: Wanted): Column<Row>[] {
       { id: "lease", title: "Lease ends", width: "120px", cell: (row) => (row.deadline ? <Time at={row.deadline} ago /> : "with its connection") },
     );
   }
+  if (wanted.past) return columns;
   columns.push({
     id: "deliveries",
     title: "Deliveries",
     num: true,
     width: "100px",
-    cell: (row) => (row.reason || row.receive_count > 1 ? <Badge tone="warn" title={row.reason}>▲ {count(row.receive_count)}</Badge> : count(row.receive_count)),
+    cell: (row) => (row.receive_count > 1 || (row.reason && row.receive_count > 0) ? <Badge tone="warn" title={row.reason}>▲ {count(row.receive_count)}</Badge> : count(row.receive_count)),
   });
   return columns;
 }

@@ -36,8 +36,10 @@ export function RateChart({ queue }: { queue?: string }) {
                 title: "Failed",
                 colour: "--chart-bad",
                 dashed: true,
-                values: added(perSecond(series, "nacked"), perSecond(series, "lease_expired"), perSecond(series, "dead_lettered")),
+                // Deliveries that failed. The last one of a dead letter is among them.
+                values: added(perSecond(series, "nacked"), perSecond(series, "lease_expired")),
               },
+              { title: "Dead-lettered", colour: "--chart-other", dashed: true, values: perSecond(series, "dead_lettered") },
             ]}
           />
         )}
@@ -57,6 +59,7 @@ export function DepthChart({ queue }: { queue?: string }) {
             label="Messages waiting"
             times={series.times}
             format={count}
+            steps="whole"
             height={150}
             lines={[
               { title: "Ready", colour: "--chart-in", values: series.values.ready ?? [] },
@@ -81,6 +84,7 @@ export function AgeChart({ queue }: { queue?: string }) {
             label="Age and waiting time"
             times={series.times}
             format={duration}
+            steps="time"
             height={150}
             lines={[
               { title: "Oldest", colour: "--chart-bad", values: series.values.oldest_age ?? [] },

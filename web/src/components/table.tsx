@@ -47,8 +47,13 @@ export interface TableProps<T> {
 }
 
 const VIRTUAL_FROM = 120;
+/** At the usual size of 14 px; a large screen has a larger one. */
 const ROW_HEIGHT = 34;
 const MARGIN_ROWS = 12;
+
+function rowHeight(): number {
+  return Math.round((ROW_HEIGHT * (parseFloat(getComputedStyle(document.documentElement).fontSize) || 14)) / 14);
+}
 
 /** "name" is ascending, "-name" descending. */
 export function sortRows<T>(rows: T[], columns: Column<T>[], sort: string): T[] {
@@ -78,6 +83,7 @@ export function DataTable<T>(props: TableProps<T>) {
   const [cursor, setCursor] = useState(-1);
   const box = useRef<HTMLDivElement>(null);
   const isVirtual = rows.length > VIRTUAL_FROM;
+  const drawn = isVirtual ? rowHeight() : 0;
   const [from, until] = useWindow(box, rows.length, isVirtual);
 
   // The row for the next key, also if that comes before the table is drawn again.
@@ -100,8 +106,9 @@ export function DataTable<T>(props: TableProps<T>) {
     const element = box.current;
     if (cursor < 0 || !element) return;
     if (isVirtual) {
-      const top = cursor * ROW_HEIGHT;
-      if (top < element.scrollTop || top > element.scrollTop + element.clientHeight - 2 * ROW_HEIGHT) {
+      const height = rowHeight();
+      const top = cursor * height;
+      if (top < element.scrollTop || top > element.scrollTop + element.clientHeight - 2 * height) {
         element.scrollTop = top - element.clientHeight / 2;
       }
     } else element.querySelector("tr.cursor")?.scrollIntoView({ block: "nearest" });
@@ -131,7 +138,7 @@ export function DataTable<T>(props: TableProps<T>) {
   return (
     // A box that scrolls is reachable by the keyboard.
     <div class={`table-box ${isVirtual ? "tall" : ""}`} ref={box} tabIndex={isVirtual ? 0 : undefined} role={isVirtual ? "region" : undefined} aria-label={isVirtual ? props.caption : undefined}>
-      <table class={`data ${isVirtual || props.fixed ? "fixed" : ""}`} aria-rowcount={isVirtual ? rows.length + 1 : undefined}>
+      <table class={`data ${isVirtual || props.fixed ? "fixed" : ""}`} style={isVirtual || props.fixed ? { minWidth: leastWidth(columns) } : undefined} aria-rowcount={isVirtual ? rows.length + 1 : undefined}>
         <caption class={props.captionShown ? "" : "visually-hidden"}>{props.caption}</caption>
         <thead>
           <tr>
@@ -173,7 +180,7 @@ export function DataTable<T>(props: TableProps<T>) {
                 }}
                 aria-selected={selected ? selected.has(key) : undefined}
                 aria-rowindex={isVirtual ? index + 2 : undefined}
-                style={isVirtual ? { height: `${ROW_HEIGHT}px` } : undefined}
+                style={isVirtual ? { height: `${drawn}px` } : undefined}
               >
                 {onSelect && (
                   <td>
@@ -195,9 +202,15 @@ export function DataTable<T>(props: TableProps<T>) {
   );
 }
 
+/** Of columns that keep their widths. Narrower, those without a width would vanish: the box scrolls instead. */
+function leastWidth<T>(columns: Column<T>[]): string {
+  const pixels = columns.map((column) => (column.width?.endsWith("px") ? parseInt(column.width, 10) : column.width ? 110 : 180));
+  return `${pixels.reduce((sum, each) => sum + each, 0)}px`;
+}
+
 function Spacer({ rows, width }: { rows: number; width: number }) {
   return (
-    <tr class="spacer" aria-hidden="true" style={{ height: `${rows * ROW_HEIGHT}px` }}>
+    <tr class="spacer" aria-hidden="true" style={{ height: `${rows * rowHeight()}px` }}>
       <td colSpan={width} />
     </tr>
   );
@@ -225,7 +238,7 @@ function useWindow(box: { current: HTMLDivElement | null }, rows: number, isVirt
     const element = box.current;
     if (!element || !isVirtual) return;
     const look = () => {
-      setTop(Math.floor(element.scrollTop / ROW_HEIGHT));
+      setTop(Math.floor(element.scrollTop / rowHeight()));
       setHeight(element.clientHeight);
     };
     look();
@@ -234,5 +247,5 @@ function useWindow(box: { current: HTMLDivElement | null }, rows: number, isVirt
   }, [isVirtual]);
   if (!isVirtual) return [0, rows];
   const from = Math.max(0, Math.min(top, rows - 1) - MARGIN_ROWS);
-  return [from, Math.min(rows, top + Math.ceil(height / ROW_HEIGHT) + MARGIN_ROWS)];
+  return [from, Math.min(rows, top + Math.ceil(height / rowHeight()) + MARGIN_ROWS)];
 }

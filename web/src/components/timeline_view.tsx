@@ -116,7 +116,7 @@ function Steps({ steps }: { steps: TimelineStepView[] }) {
               <a href={to(["queues", step.queue])}>{step.queue}</a>
               {passed !== undefined && <> · after {duration(passed)}</>}
             </span>
-            {step.detail && <span class="about">{step.detail}</span>}
+            {step.detail && <span class="about"><LocalTimes text={step.detail} /></span>}
             {step.trace_id && (
               <span class="about soft">
                 trace <TraceId of={step.trace_id} />
@@ -132,6 +132,25 @@ function Steps({ steps }: { steps: TimelineStepView[] }) {
         );
       })}
     </ol>
+  );
+}
+
+const MOMENT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
+
+/** A sentence of the server with its times as all others here: local, UTC on hover. */
+function LocalTimes({ text }: { text: string }) {
+  return (
+    <>
+      {text.split(MOMENT).map((part, index) =>
+        index % 2 ? (
+          <time key={index} class="nowrap" dateTime={part} title={utc(part)}>
+            {clockExact(part)}
+          </time>
+        ) : (
+          part
+        ),
+      )}
+    </>
   );
 }
 

@@ -1,4 +1,5 @@
 /** Changes of JSON bodies as they are typed: path=value on each line, and paths to remove. */
+import { parseJson } from "../api/json";
 
 export interface Changes {
   set: Record<string, unknown>;
@@ -27,7 +28,7 @@ function lines(text: string): string[] {
 
 function valueOf(text: string): unknown {
   try {
-    return JSON.parse(text) as unknown;
+    return parseJson(text);
   } catch {
     return text;
   }

@@ -3,6 +3,7 @@
  *
  * Pickle is never read: reading one runs code of its writer.
  */
+import { parseJson } from "../api/json";
 import { decodeMsgpack } from "./msgpack";
 
 export const DECODINGS = [
@@ -78,7 +79,7 @@ async function decodeAs(bytes: Uint8Array, how: Exclude<Decoding, "auto">): Prom
     case "hex":
       return { kind: "bytes", bytes, layers: [`${bytes.length.toLocaleString()} bytes`] };
     case "json":
-      return { kind: "json", value: JSON.parse(new TextDecoder().decode(bytes)) as unknown, layers: ["JSON"] };
+      return { kind: "json", value: parseJson(new TextDecoder().decode(bytes)), layers: ["JSON"] };
     case "text":
       return { kind: "text", text: new TextDecoder().decode(bytes), layers: ["text"] };
     case "msgpack":
@@ -128,7 +129,7 @@ function tryMsgpack(bytes: Uint8Array, layers: string[]): Decoded | undefined {
 function tryJson(text: string): unknown {
   if (!/^\s*[[{]/.test(text)) return undefined;
   try {
-    return JSON.parse(text) as unknown;
+    return parseJson(text);
   } catch {
     return undefined;
   }

@@ -24,3 +24,10 @@ it("keeps a JSON text JSON", () => {
 it("gives the same as a command", () => {
   expect(sendLine("q", { ...EMPTY, kind: "json", body: '{"a":1}', type: "t", attributes: [["k", "v w"]] })).toBe(`openq send q '{"a":1}' --as json --type t --attribute 'k=v w'`);
 });
+
+it("gives many messages as one line, and words that begin with a dash as they are", () => {
+  expect(sendLine("q", { ...EMPTY, body: "x", times: "3" })).toBe("for i in $(seq 3); do openq send q x; done");
+  expect(sendLine("q", { ...EMPTY, body: "a\nb", type: "t" }, true)).toBe("openq send q --lines --type t < FILE");
+  expect(sendLine("q", { ...EMPTY, body: "-5", group: "-g" })).toBe("openq send --group=-g q -- -5");
+  expect(sendLine("q", EMPTY)).toBe("openq send q ''");
+});

@@ -1,6 +1,7 @@
 /** The send form as a message for the REST API. */
 import type { NewMessage } from "../api/schema";
-import { cliLine } from "../api/lines";
+import { parseJson } from "../api/json";
+import { cliLine, repeated } from "../api/lines";
 import { seconds } from "./search_syntax";
 
 export const KINDS = [
@@ -32,7 +33,7 @@ export function draftOf(form: SendForm): { message: NewMessage; times: number; p
   const message: NewMessage = {};
   if (form.kind === "json") {
     try {
-      message.payload = JSON.parse(form.body) as unknown;
+      message.payload = parseJson(form.body);
       // A text that is JSON by itself would be stored as text.
       if (typeof message.payload === "string") message.payload_encoding = "json";
     } catch (error) {
@@ -76,10 +77,12 @@ export function draftOf(form: SendForm): { message: NewMessage; times: number; p
   return { message, times, problems };
 }
 
-export function sendLine(queue: string, form: SendForm): string {
+/** `lines`: each of them is a message, read from a file. */
+export function sendLine(queue: string, form: SendForm, lines?: boolean): string {
   const options: string[] = [];
   const add = (name: string, value: string) => {
-    if (value.trim()) options.push(name, value);
+    // Joined where the value would be read as an option of its own.
+    if (value.trim()) options.push(...(value.startsWith("-") ? [`${name}=${value}`] : [name, value]));
   };
   if (form.kind !== "text") add("--as", form.kind);
   add("--type", form.type);
@@ -89,5 +92,10 @@ export function sendLine(queue: string, form: SendForm): string {
   add("--dedup-id", form.dedup);
   add("--priority", form.priority);
   for (const [name, value] of form.attributes) if (name) options.push("--attribute", `${name}=${value}`);
-  return cliLine("send", queue, form.body, ...options);
+  if (lines) return `${cliLine("send", queue, "--lines", ...options)} < FILE`;
+  let line = cliLine("send", queue, form.body, ...options);
+  if (form.body === "") line = `${line} ''`;
+  // After "--" no word is an option.
+  else if (form.body.startsWith("-")) line = cliLine("send", ...options, queue, "--", form.body);
+  return repeated(line, Number(form.times || "1"));
 }

@@ -8,6 +8,7 @@
  *     type:order  reason:timeout  id:ID  state:delayed
  *     age>10m  age<2h  deliveries>=3  deliveries<5
  */
+import { parseJson } from "../api/json";
 import type { MessageFilter } from "../api/schema";
 
 export interface Parsed {
@@ -94,7 +95,7 @@ function compare(what: string, sign: string, value: string, filter: MessageFilte
 function named(name: string, isJson: boolean, value: string, filter: MessageFilter, problems: string[]): void {
   if (isJson) {
     try {
-      filter.attributes = { ...filter.attributes, [name]: JSON.parse(value) as unknown };
+      filter.attributes = { ...filter.attributes, [name]: parseJson(value) };
     } catch {
       problems.push(`${name}:= takes a JSON value, such as ${name}:=5, not “${value}”.`);
     }
@@ -112,7 +113,7 @@ function named(name: string, isJson: boolean, value: string, filter: MessageFilt
 /** A number, true, false, null or quoted text; everything else is text. */
 function scalar(text: string): unknown {
   try {
-    return JSON.parse(text) as unknown;
+    return parseJson(text);
   } catch {
     return text;
   }

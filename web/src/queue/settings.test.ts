@@ -16,6 +16,18 @@ group("values", () => {
       expect(read(setting, show(setting, value)), name).toEqual(value);
     }
   });
+  it("shows and reads limits of keys as the command line does", () => {
+    const setting = describe("key_limits");
+    const limits = { "tenant-17": { concurrency: 3, rate: "100/m burst 20" }, "a=b": { rate: null } };
+    expect(show(setting, limits)).toBe("tenant-17=concurrency:3,rate:100/m burst 20; a=b=rate:none");
+    expect(read(setting, show(setting, limits))).toEqual(limits);
+    expect(show(setting, {})).toBe("");
+    expect(read(setting, '{"k": {"concurrency": 1}}')).toEqual({ k: { concurrency: 1 } });
+    expect(read(setting, show(setting, { "a;b": { concurrency: 1 } }))).toEqual({ "a;b": { concurrency: 1 } });
+    for (const text of ["x", "k=", "k=concurrency:many", "=rate:1/s"]) expect(() => read(setting, text), text).toThrow("such as");
+    const before = formOf({ ...base, key_limits: {} });
+    expect(settingsLine("edit", "q", differences(before, { ...before, key_limits: "t=concurrency:3" }).changes)).toBe("openq queue edit q --key-limits t=concurrency:3");
+  });
   it("takes an empty field for no limit, and says where a value is needed", () => {
     expect(read(describe("max_length"), "")).toBeNull();
     expect(read(describe("history"), "forever")).toBeNull();

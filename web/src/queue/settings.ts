@@ -66,7 +66,8 @@ export function show(setting: SettingDescription, value: Value | undefined): str
   if (setting.kind === "bytes") return showSize(value as number);
   // A policy without waits has nothing else to say.
   if (setting.kind === "retry" && (value as { kind?: string }).kind === "none") return "none";
-  if (setting.kind === "retry" || setting.kind === "key_limits") return JSON.stringify(value);
+  if (setting.kind === "key_limits") return showKeyLimits(value as KeyLimits);
+  if (setting.kind === "retry") return JSON.stringify(value);
   return String(value);
 }
 
@@ -92,7 +93,7 @@ export function read(setting: SettingDescription, text: string): unknown {
       if (RETRY_KINDS.includes(trimmed)) return trimmed;
       return readJson(trimmed, `one of ${RETRY_KINDS.join(", ")}, or a JSON object with kind, base, max, factor, jitter and on_expiry`);
     case "key_limits":
-      return readJson(trimmed, 'a JSON object, such as {"tenant-17": {"concurrency": 3, "rate": "100/m"}}');
+      return readKeyLimits(trimmed);
     case "choice":
       if (!setting.choices.includes(trimmed)) throw new Error(`One of ${setting.choices.join(", ")}.`);
       return trimmed;
@@ -121,6 +122,33 @@ function readCount(setting: SettingDescription, text: string): number {
   if (value < setting.minimum) throw new Error(`At least ${setting.minimum}.`);
   if (setting.maximum !== null && value > setting.maximum) throw new Error(`At most ${setting.maximum.toLocaleString()}.`);
   return value;
+}
+
+type KeyLimits = Record<string, Record<string, unknown>>;
+
+/** As the command line takes them: `tenant-17=concurrency:3,rate:100/m; tenant-18=rate:none`. JSON where that has no words. */
+function showKeyLimits(limits: KeyLimits): string {
+  const entries = Object.entries(limits).map(([key, parts]) => [key, Object.entries(parts)] as const);
+  const isPlain = entries.every(([key, parts]) => !/[;"{]/.test(key) && key.trim() === key && parts.length > 0);
+  if (!isPlain) return JSON.stringify(limits);
+  return entries.map(([key, parts]) => `${key}=${parts.map(([name, value]) => `${name}:${value === null ? "none" : String(value)}`).join(",")}`).join("; ");
+}
+
+function readKeyLimits(text: string): KeyLimits {
+  const wanted = "limits of keys such as tenant-17=concurrency:3,rate:100/m; tenant-18=rate:none, or a JSON object";
+  if (text.startsWith("{")) return readJson(text, wanted) as KeyLimits;
+  const limits: KeyLimits = {};
+  for (const entry of text.split(";").map((each) => each.trim()).filter(Boolean)) {
+    const at = entry.lastIndexOf("=");
+    const own: Record<string, unknown> = {};
+    for (const part of entry.slice(at + 1).split(",")) {
+      const [, name, value] = /^\s*(concurrency|rate)\s*:\s*(.+?)\s*$/.exec(part) ?? [];
+      if (at < 1 || !name || !value || (name === "concurrency" && !/^(\d+|none)$/i.test(value))) throw new Error(`It must be ${wanted}.`);
+      own[name] = value.toLowerCase() === "none" ? null : name === "concurrency" ? Number(value) : value;
+    }
+    limits[entry.slice(0, at).trim()] = own;
+  }
+  return limits;
 }
 
 function readJson(text: string, wanted: string): unknown {
@@ -179,7 +207,10 @@ export function settingsLine(verb: "create" | "edit", queue: string, changes: Di
     // max_receives leaves together with the dead-letter queue.
     else if (each.value === null && each.name === "max_receives" && changes.some((other) => other.name === "dlq" && other.value === null)) continue;
     else if (each.value === null) return undefined;
-    else if (setting.kind === "key_limits") return undefined;
+    else if (setting.kind === "key_limits") {
+      if (each.after === "") return undefined;
+      words.push(option, each.after);
+    }
     else if (setting.kind === "retry") {
       if (typeof each.value !== "string") return undefined;
       words.push(option, each.value);

@@ -23,9 +23,9 @@ async function loadSamples(wanted: GroupSample[], signal: AbortSignal): Promise<
   return found.filter((each) => each !== undefined);
 }
 
-/** Everything that may differ: the body, the attributes, the type, the priority. */
+/** Everything that may differ: the reason in full, the body, the attributes, the type, the group. */
 function comparable(message: Sample): unknown {
-  const found: Record<string, unknown> = { body: message.payload, queue: message.queue };
+  const found: Record<string, unknown> = { ...(message.reason ? { reason: message.reason } : {}), body: message.payload, queue: message.queue };
   if (Object.keys(message.attributes).length > 0) found.attribute = message.attributes;
   if (message.message_type) found.type = message.message_type;
   if (message.group) found.group = message.group;
@@ -34,17 +34,10 @@ function comparable(message: Sample): unknown {
 
 export function Samples({ of }: { of: GroupSample[] }) {
   const loaded = useLoad((signal) => loadSamples(of, signal), [of.map((each) => each.id)]);
-  const wordings = [...new Set(of.map((each) => each.reason))].filter(Boolean);
   return (
     <Show of={loaded}>
       {(samples) => (
         <div class="stack">
-          {wordings.length > 0 && (
-            <p class="soft">
-              {wordings.length === 1 ? "In full: " : "In full, the latest first: "}
-              {wordings.map((each) => oneLine(each, 200)).join(" · ")}
-            </p>
-          )}
           <div class="table-box" tabIndex={0} role="region" aria-label="Samples">
             <table class="data samples">
               <caption class="visually-hidden">Samples side by side; values that differ stand first</caption>
@@ -71,7 +64,7 @@ export function Samples({ of }: { of: GroupSample[] }) {
                       <code>{row.path}</code>
                     </th>
                     {row.values.map((value, index) => (
-                      <td key={index} class="cut" title={value}>
+                      <td key={index} class={row.path === "reason" ? "whole" : "cut"} title={value}>
                         {value === undefined ? "–" : oneLine(value, 120)}
                       </td>
                     ))}

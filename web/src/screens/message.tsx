@@ -7,7 +7,7 @@ import { call, Problem } from "../api/client";
 import type { MessageView, Reason, TimelineStepView } from "../api/schema";
 import { Badge, Button, Card, Empty, Failed, Loading, Notice, PageHead } from "../components/basics";
 import { BodyView, RawView } from "../components/body_view";
-import { CopyButton } from "../components/code";
+import { Code, CopyButton } from "../components/code";
 import { MessageButtons, PropertiesView, StateBadge } from "../components/message_detail";
 import { TimelineView } from "../components/timeline_view";
 import { useLoad } from "../load";
@@ -136,13 +136,18 @@ function StoryView({ story, reload }: { id: string; story: Story; reload: () => 
               <Card title="Body">
                 <BodyView body={message} />
               </Card>
+              {message.traceback && (
+                <Card title="Traceback">
+                  <Code text={message.traceback} />
+                </Card>
+              )}
               <details>
                 <summary>Raw bytes</summary>
                 <RawView body={message} />
               </details>
             </div>
             <Card title="Properties">
-              <PropertiesView message={message} />
+              <PropertiesView message={message} withTraceback={false} />
             </Card>
           </div>
         </>

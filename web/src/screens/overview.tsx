@@ -1,14 +1,16 @@
 /** The first screen: what goes in and out, what waits, and what needs attention. */
 import { call, requestOf } from "../api/client";
-import { Button, Card, Figures, Loading } from "../components/basics";
-import { CopyLine } from "../components/code";
+import { boto3Lines, cliLine, curlLine, pikaLines, pythonLines } from "../api/lines";
+import { Button, Card, Empty, Figures, Loading, Notice } from "../components/basics";
+import { Code, CopyButton } from "../components/code";
 import { QueueTable } from "../components/queue_table";
-import { DepthChart, RateChart } from "../components/series_chart";
+import { AgeChart, DepthChart, RateChart } from "../components/series_chart";
 import { toast, toastProblem } from "../components/toast";
 import { count, duration, rate } from "../format";
 import { connected, queues, totals } from "../live";
+import { useLoad } from "../load";
 import { navigate, to } from "../router";
-import { isAdmin } from "../session";
+import { isAdmin, isOpen, may, session } from "../session";
 import { Attention } from "./overview_attention";
 
 export default function Overview() {
@@ -22,6 +24,7 @@ export default function Overview() {
         <div class="stack">
           {isAdmin() && <RateChart />}
           {isAdmin() && <DepthChart />}
+          {isAdmin() && <AgeChart />}
         </div>
         <Attention />
       </div>
@@ -49,7 +52,7 @@ function Live() {
 
 /** A server without queues: lines to copy, and a button that does the same. */
 function FirstRun() {
-  const origin = location.origin;
+  const loaded = useLoad((signal) => call("list_servers", {}, undefined, signal), [], 0);
   async function sendTest(): Promise<void> {
     try {
       await call("put_queue", { queue: "hello", if_absent: true }, {});
@@ -60,38 +63,61 @@ function FirstRun() {
       toastProblem(error);
     }
   }
-  const publish = requestOf("publish", { queue: "hello" }, { payload: "hi" });
+  if (!isAdmin() && !may("send")) {
+    return (
+      <Card>
+        <Empty title="There are no queues that you may see">
+          <p>An administrator can let you: {cliLine("perm", "grant", session.value?.user ?? "NAME", "--help")}</p>
+        </Empty>
+      </Card>
+    );
+  }
+  const amqp = loaded.value?.servers.find((each) => each.self)?.amqp_url;
+  const needsLogin = !isOpen();
   return (
     <div class="stack">
-      <h1>This server has no queues yet</h1>
-      <p class="soft">Send a first message from here, or copy a line into your program. Every line creates queue hello where it has to.</p>
-      <div class="row">
-        <Button kind="primary" onClick={sendTest}>
-          Send a test message
-        </Button>
+      <div class="page-head">
+        <div>
+          <h1>This server has no queues yet</h1>
+          <p class="soft">Send a first message from here, or copy lines into your program or shell. They create queue hello where they have to.</p>
+        </div>
+        {may("send") && (
+          <Button kind="primary" onClick={sendTest}>
+            Send a test message
+          </Button>
+        )}
       </div>
+      {needsLogin && (
+        <Notice>
+          The server has users. Python and the shell take a token from <code>OPENQ_TOKEN</code> (<code>openq token create NAME</code>), boto3 takes an access key (<code>openq key create NAME</code>), AMQP a name and a password.
+        </Notice>
+      )}
       <div class="columns wide">
-        <Card title="Python">
-          <CopyLine text={`from openq import OpenQ\n\nqueue = OpenQ("hello", url="${origin}")\nqueue.publish("hi")`} />
-        </Card>
-        <Card title="boto3 (SQS)">
-          <CopyLine
-            text={`import boto3\n\nsqs = boto3.client("sqs", "us-east-1", endpoint_url="${origin}",\n    aws_access_key_id="any", aws_secret_access_key="any")\nurl = sqs.create_queue(QueueName="hello")["QueueUrl"]\nsqs.send_message(QueueUrl=url, MessageBody="hi")`}
-          />
-        </Card>
-        <Card title="pika (AMQP)">
-          <CopyLine
-            text={`import pika\n\nchannel = pika.BlockingConnection(\n    pika.URLParameters("amqp://guest:guest@${location.hostname}:5672/")).channel()\nchannel.queue_declare("hello", durable=True)\nchannel.basic_publish("", "hello", "hi")`}
-          />
-        </Card>
-        <Card title="Shell">
-          <div class="stack tight">
-            <CopyLine text={`curl -X PUT ${origin}/api/v1/queues/hello`} />
-            <CopyLine text={`curl ${origin}${publish.path} --json '{"payload": "hi"}'`} />
-            <CopyLine text="openq send hello hi" />
-          </div>
-        </Card>
+        <Snippet title="Python" text={pythonLines(location.origin)} />
+        <Snippet title="Shell" text={shellLines()} />
+        <Snippet title="boto3 (SQS)" text={boto3Lines(location.origin, needsLogin)} />
+        {amqp === "" ? (
+          <Card title="pika (AMQP)">
+            <p class="soft">This server serves no AMQP. It does with a port: openq serve --amqp-port 5672</p>
+          </Card>
+        ) : (
+          <Snippet title="pika (AMQP)" text={pikaLines(amqp ?? "", location.hostname, needsLogin)} />
+        )}
       </div>
     </div>
   );
+}
+
+function Snippet({ title, text }: { title: string; text: string }) {
+  return (
+    <Card title={title} actions={<CopyButton text={text} label={`Copy the lines for ${title}`} />}>
+      <Code text={text} copyable={false} />
+    </Card>
+  );
+}
+
+/** Two ways, each complete: the command and curl. */
+function shellLines(): string {
+  const publish = requestOf("publish", { queue: "hello" }, { payload: "hi" });
+  return [cliLine("send", "hello", "hi"), "", "# or without openq", curlLine(requestOf("put_queue", { queue: "hello" })), curlLine(publish)].join("\n");
 }

@@ -14,7 +14,8 @@ const UNATTENDED_SECONDS = 60;
 const GROWING_SECONDS = 60;
 const GROWING_BY = 50;
 const GROWING_SHARE = 1.2;
-const SHOWN = 5;
+/** Of each kind: the list is read at a glance, the rest is behind a link. */
+const SHOWN = 4;
 
 interface DeadEntry {
   queue: string;
@@ -70,12 +71,15 @@ export function Attention() {
   const idle = unattended(rows, deadNames);
   const grown = growing(rows, new Set([...deadNames, ...idle.map((row) => row.name)]));
   const paused = rows.filter((row) => row.paused);
-  const found = [alerts.value ?? [], dead.value ?? [], idle, grown, paused].reduce((sum, list) => sum + list.length, 0);
+  // What a list below says already, with a link to its queue, is not said twice.
+  const said = new Set([...idle.map((row) => `nobody-consumes ${row.name}`), ...grown.map((row) => `backlog-grows ${row.name}`)]);
+  const others = (alerts.value ?? []).filter((each) => !said.has(`${each.alert} ${each.subject}`));
+  const found = [others, dead.value ?? [], idle, grown, paused].reduce((sum, list) => sum + list.length, 0);
   return (
     <Card title={<>Needs attention {found > 0 && <span class="soft">{count(found)}</span>}</>} label="Needs attention" flush>
       {found === 0 && <p class="state">{dead.value ? "Nothing. Every queue with messages has consumers, and there are no dead letters." : "Looking…"}</p>}
       <ul class="attention">
-        {alerts.value?.slice(0, SHOWN).map((each) => (
+        {others.slice(0, SHOWN).map((each) => (
           <li key={each.id}>
             <p>
               <span class={each.severity === "critical" ? "bad" : "warn"} aria-hidden="true">
@@ -85,7 +89,7 @@ export function Attention() {
             </p>
           </li>
         ))}
-        <Rest of={alerts.value ?? []} href={to(["alerts"])} noun="alert" />
+        <Rest of={others} href={to(["alerts"])} noun="alert" />
         {dead.value?.slice(0, SHOWN).map((each) => <DeadItem key={each.queue} entry={each} reload={dead.reload} />)}
         <Rest of={dead.value ?? []} href={to(["dead-letters"])} noun="queue" what="with dead letters" />
         {idle.slice(0, SHOWN).map((row) => (

@@ -57,7 +57,9 @@ export function QueueMessages({ queue }: TabProps) {
   });
   useEffect(() => setSelected(new Set()), [name, state, text]);
   const open = (row: Row) => setQuery({ id: row.id });
-  const columns = useMemo(() => messageColumns({ open, due: state === "delayed", lease: state === "in_flight", state: state === "all" || searches, narrow: openId !== "" }), [state, searches, openId !== ""]);
+  const hasReasons = pages.rows.some((row) => row.reason);
+  const isBare = !pages.rows.some((row) => row.message_type || row.group || Object.keys(row.attributes).length > 0);
+  const columns = useMemo(() => messageColumns({ open, due: state === "delayed", lease: state === "in_flight", state: state === "all" || searches, past: state === "history", reasons: hasReasons, bare: isBare, narrow: openId !== "" }), [state, searches, hasReasons, isBare, openId !== ""]);
   const ids = [...selected].map((key) => key.slice(name.length + 1));
   const total = totalOf(queue, state);
   const past = state === "history" ? pages.rows.find((row) => row.id === openId) : undefined;
@@ -69,14 +71,16 @@ export function QueueMessages({ queue }: TabProps) {
           {state === "history" ? (
             <Choice label="Published in the last" value={span} options={HISTORY_SPANS.map(([id, title]) => [id, title] as const)} onChange={(next) => setQuery({ span: next === "1h" ? undefined : next })} />
           ) : null}
-          <Button small onClick={pages.restart} disabled={pages.loading}>
-            Reload
-          </Button>
-          {may("send", name) && (
-            <LinkButton small kind="primary" href={to(["queues", name, "send"])}>
-              Send message
-            </LinkButton>
-          )}
+          <span class="row end grow">
+            <Button small onClick={pages.restart} disabled={pages.loading}>
+              Reload
+            </Button>
+            {may("send", name) && (
+              <LinkButton small kind="primary" href={to(["queues", name, "send"])}>
+                Send message
+              </LinkButton>
+            )}
+          </span>
         </div>
         {state !== "history" && (
           <div class="toolbar">
@@ -142,7 +146,7 @@ export function QueueMessages({ queue }: TabProps) {
           <details>
             <summary>Copy as a command</summary>
             <div class="stack tight">
-              <CopyLine text={cliOf(name, state, searches, text)} />
+              <CopyLine text={cliOf(name, state, searches, text, span)} />
               <CopyLine text={curlLine(requestFor(name, state, searches, parsed.filter, span, ""))} />
             </div>
           </details>
@@ -220,10 +224,10 @@ function requestFor(queue: string, state: Shown, searches: boolean, filter: Filt
   return requestOf("browse", { queue, state, limit: LIMIT, after });
 }
 
-function cliOf(queue: string, state: Shown, searches: boolean, text: string): string {
+function cliOf(queue: string, state: Shown, searches: boolean, text: string, span: string): string {
   const { filter } = parseSearch(text);
   if (searches) return cliLine("search", queue, filter.text, ...searchOptions({ ...filter, state: filter.state ?? (state === "history" ? "all" : state) }));
-  return state === "history" ? cliLine("replay", queue, "--since", "1h", "--dry-run") : cliLine("search", queue, state !== "all" && "--state", state !== "all" && state);
+  return state === "history" ? cliLine("replay", queue, ...(span === "all" ? [] : ["--since", span]), "--dry-run") : cliLine("search", queue, state !== "all" && "--state", state !== "all" && state);
 }
 
 async function readPage(queue: string, state: Shown, searches: boolean, filter: Filter, span: string, after: string, signal: AbortSignal): Promise<Page<Row>> {

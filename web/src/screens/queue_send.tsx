@@ -2,7 +2,8 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { call, Problem, requestOf } from "../api/client";
-import { curlLine } from "../api/lines";
+import { parseJson } from "../api/json";
+import { curlLine, repeated } from "../api/lines";
 import { Button, Card, Choice, Notice, Progress } from "../components/basics";
 import { CopyLine } from "../components/code";
 import { TextArea, TextField } from "../components/field";
@@ -103,7 +104,7 @@ export function QueueSend({ queue, reload }: TabProps) {
             <>
               <Choice label="Kind of body" value={form.kind} options={KINDS} onChange={(kind) => set({ kind })} />
               {form.kind === "json" && (
-                <Button small disabled={Boolean(problems.body)} onClick={() => set({ body: JSON.stringify(JSON.parse(form.body), null, 2) })}>
+                <Button small disabled={Boolean(problems.body)} onClick={() => set({ body: JSON.stringify(parseJson(form.body), null, 2) })}>
                   Format
                 </Button>
               )}
@@ -111,7 +112,7 @@ export function QueueSend({ queue, reload }: TabProps) {
           }
         >
           <div class="stack">
-            <TextArea label="Body" rows={14} value={form.body} onValue={(body) => (setLines(undefined), set({ body }))} wrong={form.body || form.kind !== "json" ? problems.body : undefined} help={form.kind === "json" && form.body && !problems.body ? "Valid JSON" : undefined} />
+            <TextArea label="Body" unlabelled rows={14} value={form.body} onValue={(body) => (setLines(undefined), set({ body }))} wrong={form.body || form.kind !== "json" ? problems.body : undefined} help={form.kind === "json" && form.body && !problems.body ? "Valid JSON" : undefined} />
             <div class="row">
               <label class="check">
                 <span>From a file</span>
@@ -125,7 +126,7 @@ export function QueueSend({ queue, reload }: TabProps) {
             </div>
           </div>
         </Card>
-      {sent !== undefined && total > 1 && <Progress done={sent} total={total} />}
+        {sent !== undefined && total > 1 && <Progress done={sent} total={total} />}
         <div class="row">
           <Button kind="primary" type="submit" disabled={sent !== undefined || Object.keys(problems).length > 0} title="Ctrl+Enter">
             {sent !== undefined ? "Sending…" : `Send ${plural(total || 1, "message")}`}
@@ -136,9 +137,9 @@ export function QueueSend({ queue, reload }: TabProps) {
         <Card title="Properties">
           <div class="stack">
             <div class="form-grid narrow">
+              <TextField label="Delay" placeholder="none" help="30s, 5m, 2h" wrong={problems.delay} {...field("delay")} />
+              <TextField label="Time to live" placeholder="no end" help="30s, 5m, 2h" wrong={problems.ttl} {...field("ttl")} />
               <TextField label="Message type" {...field("type")} />
-              <TextField label="Delay" placeholder="none" wrong={problems.delay} {...field("delay")} />
-              <TextField label="Time to live" placeholder="none" wrong={problems.ttl} {...field("ttl")} />
               <TextField label="Priority" placeholder="0" wrong={problems.priority} {...field("priority")} />
               <TextField label="Message group" {...field("group")} />
               <TextField label="Deduplication id" {...field("dedup")} />
@@ -151,8 +152,8 @@ export function QueueSend({ queue, reload }: TabProps) {
       <details>
         <summary>Copy as a command</summary>
         <div class="stack tight">
-          <CopyLine text={sendLine(name, form)} />
-          <CopyLine text={curlLine(requestOf("publish", { queue: name }, message))} />
+          <CopyLine text={sendLine(name, form, lines !== undefined)} />
+          <CopyLine text={lines ? curlLine(requestOf("publish_batch", { queue: name }, lines.map((line) => ({ ...message, payload: line })))) : repeated(curlLine(requestOf("publish", { queue: name }, message)), times)} />
         </div>
       </details>
     </form>

@@ -16,7 +16,7 @@ export function SearchBox({ text, problems, onSearch }: { text: string; problems
         onSearch(typed.trim());
       }}
     >
-      <div class="row nowrap-row">
+      <div class="row unwrapped">
         <input
           class="input"
           type="search"
