@@ -26,10 +26,14 @@ run: $(BASE) web-beside ## start the server on http://127.0.0.1:9324 (ARGS="--me
 # The dashboard: web/ is built into the package by Node.js. Git holds the sources only, the wheel the build.
 WEB_BUILD  := src/openq/ui/static/index.html
 WEB_MARKER := src/openq/ui/.building
-WEB_FILES  := $(shell find web -name node_modules -prune -o -type f ! -name build.log ! -name schema.ts -print 2>/dev/null)
+WEB_FILES  := $(shell find web -name node_modules -prune -o -type f ! -name build.log -print 2>/dev/null)
 HAS_NODE    = command -v node >/dev/null && command -v npm >/dev/null && [ -f web/package.json ]
 
-web: $(WEB_BUILD) ## build the dashboard (again only when web/ changed); needs Node.js 20 or later
+# The types of the REST API are made each time, and written only if they have changed: tsc then finds what no
+# longer fits.
+web: ## build the dashboard (again only when web/ or the REST API changed); needs Node.js 20 or later
+	@[ ! -x $(RUN) ] || [ ! -f $(BASE) ] || $(RUN) web/make_types.py
+	@$(MAKE) --no-print-directory $(WEB_BUILD)
 
 # `npm install` with the committed lock, and not `npm ci`: a registry may lack a binary for another platform
 # that the lock would have to name. The server shows a page that waits as long as the marker is there.
@@ -45,7 +49,7 @@ $(WEB_BUILD): $(WEB_FILES) | $(BASE)
 
 # Beside the server, which does not wait: `make run` is ready as soon as without it, and never fails by it.
 web-beside:
-	@if $(HAS_NODE) && ! $(MAKE) --no-print-directory -q web; then \
+	@if $(HAS_NODE) && ! $(MAKE) --no-print-directory -q $(WEB_BUILD); then \
 	    touch $(WEB_MARKER); \
 	    echo "building the dashboard beside the server; see web/build.log"; \
 	    ( trap '' INT; $(MAKE) --no-print-directory web >web/build.log 2>&1 </dev/null || rm -f $(WEB_MARKER) ) & \

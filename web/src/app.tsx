@@ -15,7 +15,7 @@ import { startLive, stopLive } from "./live";
 import { Login } from "./login";
 import { BASE, navigate, words } from "./router";
 import { SCREENS, type Screen } from "./screens";
-import { isAdmin, loadSession, session } from "./session";
+import { isAdmin, loadSession, maySeeServer, session } from "./session";
 
 export function App() {
   const [problem, setProblem] = useState<Problem>();
@@ -44,7 +44,7 @@ function Frame() {
   useShortcuts([
     { keys: "?", what: "Show these keys", run: () => (keysOpen.value = true) },
     { keys: "/", what: "Search queues, message ids and bodies", run: () => document.getElementById("search")?.focus() },
-    ...SCREENS.filter((each) => each.keys).map((each) => ({
+    ...SCREENS.filter((each) => each.keys && isFor(each)).map((each) => ({
       keys: each.keys!,
       what: `Go to ${each.title.toLowerCase()}`,
       run: () => navigate(`${BASE}/${each.path}`),
@@ -75,8 +75,13 @@ function screenOf(word: string): Screen | undefined {
   return SCREENS.find((each) => each.path === word);
 }
 
+/** Whether the user has any use of the screen. */
+function isFor(screen: Screen): boolean {
+  return (!screen.adminOnly || isAdmin()) && (!screen.serverOnly || maySeeServer());
+}
+
 function Menu({ open, current }: { open: boolean; current: Screen | undefined }) {
-  const shown = SCREENS.filter((each) => !each.hidden && (!each.adminOnly || isAdmin()));
+  const shown = SCREENS.filter((each) => !each.hidden && isFor(each));
   const sections = [...new Set(shown.map((each) => each.section))];
   return (
     <nav class={`side ${open ? "open" : ""}`} aria-label="Screens" id="menu">

@@ -14,19 +14,24 @@ export interface Loaded<T> {
 
 /**
  * Loads when `keys` change, and again every `everySeconds` while the page is visible.
- * Only the answer to the latest load counts.
+ * Only the answer to the latest load counts. A refresh waits for the answer before it: a slow server would
+ * otherwise never get one to the screen.
  */
 export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: unknown[], everySeconds?: number): Loaded<T> {
   const [state, setState] = useState<{ value?: T; problem?: Problem; loading: boolean }>({ loading: true });
   const [turn, setTurn] = useState(0);
   const shown = useRef<string>("");
+  const pending = useRef(0);
   const key = JSON.stringify(keys);
 
   useEffect(() => {
     const aborter = new AbortController();
     // Another subject: its old value would be wrong on the screen.
     if (shown.current !== key) setState({ loading: true });
-    load(aborter.signal).then(
+    pending.current += 1;
+    const loading = load(aborter.signal);
+    void loading.catch(() => undefined).then(() => (pending.current -= 1));
+    loading.then(
       (value) => {
         if (aborter.signal.aborted) return;
         shown.current = key;
@@ -44,7 +49,7 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, keys: unkn
   useEffect(() => {
     if (!everySeconds) return;
     const timer = setInterval(() => {
-      if (!document.hidden) setTurn((old) => old + 1);
+      if (!document.hidden && pending.current === 0) setTurn((old) => old + 1);
     }, everySeconds * 1000);
     return () => clearInterval(timer);
   }, [everySeconds]);

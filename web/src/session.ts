@@ -35,6 +35,15 @@ export function isAdmin(): boolean {
   return isOpen() || session.value?.permissions?.admin === true || session.value?.is_root === true;
 }
 
+/** Screens about the whole server and not about queues: for those whose rules allow to peek without naming queues. */
+export function maySeeServer(): boolean {
+  const now = session.value;
+  if (!now) return false;
+  if (isAdmin()) return true;
+  const isAllowed = (rules: RuleView[]) => allowsRules(rules.filter((rule) => (rule.queues ?? "*") === "*"), "peek", now.account);
+  return (now.is_root || isAllowed(now.rules)) && (!now.token_rules || isAllowed(now.token_rules));
+}
+
 /** Actions are shown only to those who may change something. The server decides anyway. */
 export function mayChange(): boolean {
   return session.value !== null && session.value !== undefined && !session.value.read_only;
@@ -53,11 +62,15 @@ export function may(action: QueueAction, queue?: string): boolean {
   return now.is_root || allows(now.rules, action, queue, now.account);
 }
 
-/** A deny outweighs every allow. */
 function allows(rules: RuleView[], action: QueueAction, queue: string, account: string | null): boolean {
+  return allowsRules(rules.filter((rule) => covers(rule.queues ?? "*", queue)), action, account);
+}
+
+/** A deny outweighs every allow. */
+function allowsRules(rules: RuleView[], action: QueueAction, account: string | null): boolean {
   const applying = rules.filter((rule) => {
     const isHere = rule.account === null || rule.account === "*" || rule.account === account;
-    return isHere && rule.actions.includes(action) && covers(rule.queues ?? "*", queue);
+    return isHere && rule.actions.includes(action);
   });
   return applying.length > 0 && applying.every((rule) => rule.effect === "allow");
 }

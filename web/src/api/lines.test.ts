@@ -19,6 +19,15 @@ it("leaves out what is not given", () => {
   expect(cliLine("dlq", "redrive", "q", false, undefined, "--rate", 5)).toBe("openq dlq redrive q --rate 5");
 });
 
+it("reads no name as an option", () => {
+  const evil = "--url=https://evil.example";
+  expect(cliLine("exchange", "unbind", "shop", "q", evil)).toBe(`openq exchange unbind shop q -- ${evil}`);
+  expect(cliLine("exchange", "unbind", "shop", "--url", "https://evil.example")).toBe("openq exchange unbind shop https://evil.example -- --url");
+  expect(cliLine("alert", "silence", "backlog", "--subject", evil)).toBe(`openq alert silence backlog --subject=${evil}`);
+  expect(cliLine("queue", "purge", "--tok", "-x")).toBe("openq queue purge -- --tok -x");
+  expect(cliLine("dlq", "redrive", "q", "--to", "other", "--rate", 5)).toBe("openq dlq redrive q --to other --rate 5");
+});
+
 afterEach(() => {
   vi.unstubAllGlobals();
   setNeedsToken(false);

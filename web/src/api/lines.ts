@@ -33,17 +33,41 @@ export function curlLine(request: Request, origin: string = location.origin): st
   return words.join(" ");
 }
 
+/** Options that say where a line goes and with which credentials; argparse takes their beginnings for them, too. */
+const RISKY = ["--account", "--ca", "--data", "--store", "--timeout", "--token", "--token-file", "--url", "--user"];
+const OWN = ["--to", "--account"]; // of commands
+
+/** Whether a word is somebody's name or text and looks like an option: one that is called --url=https://other.example. */
+function isDisguised(word: string, next: string | undefined, origin: string): boolean {
+  if (!word.startsWith("-") || word === "-") return false;
+  if (!/^--[a-z][a-z-]*$/.test(word)) return true;
+  return !OWN.includes(word) && !(word === "--url" && next === origin) && RISKY.some((each) => each.startsWith(word));
+}
+
+/** The words in an order in which no name is read as an option; `texts` are last. */
+function disarmed(words: string[], texts: string[], origin: string): string[] {
+  const kept: string[] = [];
+  const names: string[] = [];
+  words.forEach((word, index) => {
+    const before = kept.at(-1);
+    if (!isDisguised(word, words[index + 1], origin)) kept.push(word);
+    else if (before !== undefined && before === words[index - 1] && /^--[a-z][a-z-]*$/.test(before)) kept[kept.length - 1] = `${before}=${word}`;
+    else names.push(word);
+  });
+  names.push(...texts);
+  return names.length > 0 ? [...kept, "--", ...names] : kept;
+}
+
 /** `openq` with its words quoted, and the address of this server; empty, undefined and false words are left out. */
 export function cliLine(...words: (string | number | false | undefined | null)[]): string {
   const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "") as (string | number)[];
   const origin = typeof location === "undefined" ? DEFAULT_ORIGINS[0]! : location.origin;
   const isLocal = LOCAL.some((name) => name === given[0] || name === `${given[0]} ${given[1]}`);
-  if (!DEFAULT_ORIGINS.includes(origin) && !isLocal && !given.includes("--url")) {
-    // Behind "--" it would be one more word of text.
-    const end = given.indexOf("--");
-    given.splice(end < 0 ? given.length : end, 0, "--url", origin);
-  }
-  return ["openq", ...given.map((word) => quote(String(word)))].join(" ");
+  // Behind "--" everything is text: the address goes before it.
+  const end = given.indexOf("--");
+  const [words, texts] = end < 0 ? [given.map(String), []] : [given.slice(0, end).map(String), given.slice(end + 1).map(String)];
+  if (!DEFAULT_ORIGINS.includes(origin) && !isLocal && !words.some((word, index) => word === "--url" && words[index + 1] === origin)) words.push("--url", origin);
+  return ["openq", ...disarmed(words, texts, origin).map(quote)].join(" ");
 }
 
 /** The same request for several messages: a loop, so that it stays one line. */

@@ -153,7 +153,7 @@ export function DataTable<T>(props: TableProps<T>) {
               </th>
             )}
             {columns.map((column) => (
-              <th key={column.id} scope="col" class={column.num ? "num" : ""} style={column.width ? { width: column.width } : undefined} aria-sort={sortState(sort, column)}>
+              <th key={column.id} scope="col" class={[column.num && "num", isActions(column) && "actions"].filter(Boolean).join(" ")} style={column.width ? { width: column.width } : undefined} aria-sort={sortState(sort, column)}>
                 {column.sort ? (
                   <button type="button" onClick={() => setSort(nextSort(sort, column))}>
                     {column.title}
@@ -216,8 +216,13 @@ function Spacer({ rows, width }: { rows: number; width: number }) {
   );
 }
 
+/** Buttons stay in sight when the table is wider than its box. */
+function isActions<T>(column: Column<T>): boolean {
+  return /^Actions?$/.test(column.title);
+}
+
 function cellClass<T>(column: Column<T>): string {
-  return [column.num && "num", column.cut && "cut", column.name && "name"].filter(Boolean).join(" ");
+  return [column.num && "num", isActions(column) && "actions", column.cut && "cut", column.name && "name"].filter(Boolean).join(" ");
 }
 
 function sortState<T>(sort: string, column: Column<T>): "ascending" | "descending" | undefined {

@@ -175,21 +175,29 @@ const SEGMENTS: Column<SegmentView>[] = [
   { id: "last", title: "Last record", sort: (row) => row.last, cell: (row) => (row.last ? <Time at={row.last} /> : "–") },
 ];
 
+/** A server in memory or on Redis has no journal files: that is no fault, and asking for them would be an error. */
+async function loadSegments(aborted: AbortSignal): Promise<{ storage: string; segments?: SegmentView[] }> {
+  const { storage } = await call("show_server", {}, undefined, aborted);
+  return storage === "journal" ? { storage, ...(await call("list_segments", {}, undefined, aborted)) } : { storage };
+}
+
 function Segments() {
-  const loaded = useLoad((aborted) => call("list_segments", {}, undefined, aborted), [], 10);
+  const loaded = useLoad(loadSegments, [], 10);
   const rows = loaded.value?.segments ?? [];
   const total = rows.reduce((sum, row) => sum + row.bytes, 0);
-  // A server in memory or on Redis has no journal files: that is no fault.
-  const hasJournal = !loaded.problem || loaded.value;
   return (
     <Card title="Journal" flush actions={rows.length > 0 && <span class="soft">{`${plural(rows.length, "segment")}, ${bytes(total)}`}</span>}>
-      {hasJournal ? (
-        <Show of={loaded}>{() => <DataTable caption="Segments of the journal" columns={SEGMENTS} rows={rows} rowKey={(row) => String(row.number)} sort="-number" empty={<p class="state">The journal is empty.</p>} />}</Show>
-      ) : (
-        <Empty title="No journal files">
-          <p>{loaded.problem?.message}</p>
-        </Empty>
-      )}
+      <Show of={loaded}>
+        {({ storage, segments }) =>
+          segments ? (
+            <DataTable caption="Segments of the journal" columns={SEGMENTS} rows={rows} rowKey={(row) => String(row.number)} sort="-number" empty={<p class="state">The journal is empty.</p>} />
+          ) : (
+            <Empty title="No journal files">
+              <p>{storage === "redis" ? "Messages are kept in Redis." : "Messages are kept in memory only, and end with the process."}</p>
+            </Empty>
+          )
+        }
+      </Show>
     </Card>
   );
 }

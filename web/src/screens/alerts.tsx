@@ -1,7 +1,7 @@
 /** Alerts: what is wrong now and what to do, the rules, the silences, the history. */
 import { signal } from "@preact/signals";
 
-import { call, requestOf } from "../api/client";
+import { call, Problem, requestOf } from "../api/client";
 import { cliLine } from "../api/lines";
 import type { AlertItem, AlertRuleView, DestinationView, HistoryItem, SilenceView } from "../api/schema";
 import { Badge, Button, Card, Empty, PageHead, Show, Tabs, Time } from "../components/basics";
@@ -9,8 +9,8 @@ import { CopyLine, Ticked } from "../components/code";
 import { openAction } from "../components/dialog";
 import { TextField } from "../components/field";
 import { DataTable, type Column } from "../components/table";
-import { toast, toastProblem } from "../components/toast";
-import { count, duration } from "../format";
+import { toastProblem } from "../components/toast";
+import { count, duration, plural } from "../format";
 import { useLoad } from "../load";
 import { to, words } from "../router";
 import { isAdmin, mayChange } from "../session";
@@ -180,21 +180,39 @@ function ruleColumns(reload: () => void): Column<AlertRuleView>[] {
       cell: (row) =>
         mayChange() && isAdmin() ? (
           <span class="stack tight">
-            <Button small aria-label={`Send a test of ${row.name}`} onClick={() => test(row.name)}>
-              Test
+            <Button small aria-label={`Send a test of ${row.name}`} onClick={() => openTest(row.name)}>
+              Test…
             </Button>
             {Object.keys(row.limits).length > 0 && (
               <Button small aria-label={`Change the limits of ${row.name}`} onClick={() => openLimits(row, reload)}>
                 Limits…
               </Button>
             )}
-            <Button small aria-label={`Switch ${row.enabled ? "off" : "on"} ${row.name}`} onClick={() => call("put_alert_rule", { rule: row.name }, { enabled: !row.enabled }).then(reload, toastProblem)}>
-              {row.enabled ? "Switch off" : "Switch on"}
+            <Button small aria-label={`Switch ${row.enabled ? "off" : "on"} ${row.name}`} onClick={() => openSwitch(row, reload)}>
+              {row.enabled ? "Switch off…" : "Switch on…"}
             </Button>
           </span>
         ) : null,
     },
   ];
+}
+
+function openSwitch(row: AlertRuleView, done: () => void): void {
+  const params = { rule: row.name };
+  const set = (enabled: boolean) => call("put_alert_rule", params, { enabled });
+  openAction({
+    title: `Switch ${row.enabled ? "off" : "on"} ${row.name}`,
+    verb: row.enabled ? "Switch off" : "Switch on",
+    danger: row.enabled,
+    body: () => <p>{row.enabled ? `No alert of this rule is shown or sent until it is switched on. ${plural(row.firing, "alert")} of it ${row.firing === 1 ? "is" : "are"} firing now.` : "The rule is evaluated again."}</p>,
+    request: () => requestOf("put_alert_rule", params, { enabled: !row.enabled }),
+    cli: () => cliLine("alert", "set", row.name, row.enabled ? "--off" : "--on"),
+    run: async () => {
+      await set(!row.enabled);
+      return { text: `${row.name} is ${row.enabled ? "off" : "on"}.`, undo: () => void set(row.enabled).then(done, toastProblem) };
+    },
+    done,
+  });
 }
 
 function openLimits(row: AlertRuleView, done: () => void): void {
@@ -217,6 +235,7 @@ function openLimits(row: AlertRuleView, done: () => void): void {
       </div>
     ),
     request: () => requestOf("put_alert_rule", params, body()),
+    cli: () => cliLine("alert", "set", row.name, ...Object.entries(given.value).map(([name, value]) => `${name}=${value}`)),
     run: async () => {
       await call("put_alert_rule", params, body());
       return `The limits of ${row.name} are changed.`;
@@ -241,8 +260,8 @@ function Destinations() {
       num: true,
       cell: (row) =>
         mayChange() ? (
-          <Button small aria-label={`Send a test to ${row.name}`} onClick={() => void test(undefined, row.name).then(loaded.reload)}>
-            Test
+          <Button small aria-label={`Send a test to ${row.name}`} onClick={() => openTest(undefined, row.name, loaded.reload)}>
+            Test…
           </Button>
         ) : null,
     },
@@ -272,16 +291,38 @@ function Destinations() {
   );
 }
 
-async function test(rule?: string, destination?: string): Promise<void> {
-  try {
-    const report = await call("test_alerts", {}, { ...(rule ? { alert: rule } : {}), ...(destination ? { destination } : {}) });
-    const failed = report.outcomes.filter((each) => !each.ok);
-    if (report.outcomes.length === 0) toast("There is no destination yet. [alerts] webhook = \"https://…\" in openq.toml adds one.", "bad");
-    else if (failed.length > 0) toast(failed.map((each) => `${each.destination}: ${each.error ?? "failed"}`).join("; "), "bad");
-    else toast(`Sent to ${report.outcomes.map((each) => each.destination).join(", ")}.`);
-  } catch (error) {
-    toastProblem(error);
-  }
+function openTest(rule?: string, destination?: string, done?: () => void): void {
+  const body = { ...(rule ? { alert: rule } : {}), ...(destination ? { destination } : {}) };
+  openAction({
+    title: destination ? `Send a test to ${destination}` : `Send a test of ${rule}`,
+    verb: "Send",
+    body: () => <p>A sample that is marked as a test is sent to {destination ?? "all destinations"}. No alert is changed.</p>,
+    request: () => requestOf("test_alerts", {}, body),
+    cli: () => cliLine("alert", "test", rule, destination && "--destination", destination),
+    run: async () => {
+      const { outcomes } = await call("test_alerts", {}, body);
+      const failed = outcomes.filter((each) => !each.ok);
+      if (outcomes.length === 0) throw new Problem(0, "destination", "There is no destination yet. [alerts] webhook = \"https://…\" in openq.toml adds one.");
+      if (failed.length > 0) throw new Problem(0, "destination", failed.map((each) => `${each.destination}: ${each.error ?? "failed"}`).join("; "));
+      return `Sent to ${outcomes.map((each) => each.destination).join(", ")}.`;
+    },
+    done,
+  });
+}
+
+function openEnd(row: SilenceView, done: () => void): void {
+  openAction({
+    title: `End the silence of ${row.alert}`,
+    verb: "End the silence",
+    body: () => <p>Notifications about {row.alert}{row.subject ? ` of ${row.subject}` : ""} are sent again, at once if it is firing.</p>,
+    request: () => requestOf("remove_silence", { silence: row.id }),
+    cli: () => cliLine("alert", "unsilence", row.id),
+    run: async () => {
+      await call("remove_silence", { silence: row.id });
+      return `${row.alert} is no longer silenced.`;
+    },
+    done,
+  });
 }
 
 function Silences() {
@@ -298,8 +339,8 @@ function Silences() {
       num: true,
       cell: (row) =>
         mayChange() && isAdmin() ? (
-          <Button small aria-label={`End the silence of ${row.alert}`} onClick={() => call("remove_silence", { silence: row.id }).then(loaded.reload, toastProblem)}>
-            End
+          <Button small aria-label={`End the silence of ${row.alert}`} onClick={() => openEnd(row, loaded.reload)}>
+            End…
           </Button>
         ) : null,
     },

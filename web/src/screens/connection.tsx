@@ -7,7 +7,6 @@ import { DataTable, type Column } from "../components/table";
 import { bytes, count } from "../format";
 import { useLoad } from "../load";
 import { navigate, to } from "../router";
-import {  } from "../session";
 
 const CHANNELS: Column<ChannelInfo>[] = [
   { id: "number", title: "Channel", name: true, sort: (row) => row.number, cell: (row) => row.number },

@@ -10,7 +10,7 @@ import { DataTable, type Column } from "../components/table";
 import { count, duration, plural, rate } from "../format";
 import { useLoad } from "../load";
 import { query, setQuery, to, words } from "../router";
-import {  } from "../session";
+import { maySeeServer } from "../session";
 import { Connection } from "./connection";
 
 const PROTOCOLS = [
@@ -33,7 +33,7 @@ export default function Connections() {
         items={[
           { id: "connections", title: "Connections", href: to(["connections"]) },
           { id: "consumers", title: "Consumers", href: to(["connections", "consumers"]) },
-          { id: "servers", title: "Servers", href: to(["connections", "servers"]) },
+          ...(maySeeServer() ? [{ id: "servers", title: "Servers", href: to(["connections", "servers"]) }] : []),
         ]}
       />
       {tab === "consumers" ? <Consumers /> : tab === "servers" ? <Servers /> : <ConnectionTable />}

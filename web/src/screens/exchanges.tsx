@@ -108,7 +108,7 @@ function bindingColumns(reload: () => void): Column<BindingView>[] {
 
 /** Where a message would go: worked out from the bindings, nothing is sent. */
 function WhereTo({ topology }: { topology: Topology }) {
-  const exchange = query.value.get("exchange") ?? topology.exchanges.find((each) => each.name)?.name ?? "";
+  const exchange = query.value.get("exchange") ?? firstOf(topology);
   const key = query.value.get("key") ?? "";
   const headers = query.value.get("headers") ?? "";
   const kind = topology.exchanges.find((each) => each.name === exchange)?.kind;
@@ -153,6 +153,12 @@ function WhereTo({ topology }: { topology: Topology }) {
       </div>
     </Card>
   );
+}
+
+/** An exchange to begin with: one that leads somewhere, if there is one. */
+function firstOf({ exchanges, bindings }: Topology): string {
+  const named = exchanges.filter((each) => each.name);
+  return (named.find((each) => bindings.some((binding) => binding.source === each.name)) ?? named[0])?.name ?? "";
 }
 
 /** "a=1, b=x" as an object. */

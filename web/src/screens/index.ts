@@ -11,6 +11,8 @@ export interface Screen {
   /** Keys that open it: "g o". */
   keys?: string;
   adminOnly?: boolean;
+  /** For those who may see the server as a whole. */
+  serverOnly?: boolean;
   load: () => Promise<{ default: FunctionComponent }>;
 }
 
@@ -26,7 +28,7 @@ export const SCREENS: Screen[] = [
   { path: "tasks", title: "Operations", section: "Messages", keys: "g t", load: () => import("./tasks") },
   { path: "connections", title: "Connections", section: "Clients", keys: "g c", load: () => import("./connections") },
   { path: "workers", title: "Workers", section: "Clients", keys: "g w", load: () => import("./workers") },
-  { path: "alerts", title: "Alerts", section: "Automation", keys: "g a", load: () => import("./alerts") },
+  { path: "alerts", title: "Alerts", section: "Automation", keys: "g a", serverOnly: true, load: () => import("./alerts") },
   { path: "schedules", title: "Schedules", section: "Automation", keys: "g s", load: () => import("./schedules") },
   { path: "webhooks", title: "Webhooks", section: "Automation", keys: "g h", load: () => import("./webhooks") },
   { path: "pipeline", title: "Pipeline", section: "Server", keys: "g p", load: () => import("./pipeline") },

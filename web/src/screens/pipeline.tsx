@@ -9,7 +9,7 @@ import { DataTable, type Column } from "../components/table";
 import { bytes, count, duration, plural } from "../format";
 import { useLoad } from "../load";
 import { to } from "../router";
-import { may } from "../session";
+import { may, maySeeServer } from "../session";
 import { Results } from "./pipeline_results";
 import "../styles/admin.css";
 
@@ -18,7 +18,7 @@ export default function Pipeline() {
     <div class="stack">
       <PageHead title="Pipeline" />
       <Results />
-      <Cursors />
+      {maySeeServer() && <Cursors />}
       <Subscriptions />
       <Stages />
       <Jobs />

@@ -1,8 +1,8 @@
 /** The list of queues, and one queue with its tabs. */
-import { Button, Empty, PageHead } from "../components/basics";
+import { Button, Empty, Loading, PageHead } from "../components/basics";
 import { QueueTable } from "../components/queue_table";
 import { openCreate } from "../actions/queues";
-import { queues } from "../live";
+import { connected, queues } from "../live";
 import { words } from "../router";
 import { may } from "../session";
 import { Queue } from "./queue";
@@ -22,11 +22,13 @@ export default function Queues() {
       <QueueTable
         actions={may("manage")}
         empty={
-          queues.value.size === 0 ? (
+          queues.value.size > 0 ? undefined : connected.value === undefined ? (
+            <Loading lines={4} />
+          ) : (
             <Empty title="No queues yet">
               <p>Programs create queues by themselves, or you create one here.</p>
             </Empty>
-          ) : undefined
+          )
         }
       />
     </>

@@ -96,8 +96,8 @@ function columns(done: () => void): Column<ScheduleView>[] {
             <Button small aria-label={`Run now ${row.name}`} onClick={() => openRun(row, done)}>
               Run now…
             </Button>
-            <Button small aria-label={`${row.paused ? "Resume" : "Pause"} ${row.name}`} onClick={() => pause(row, done)}>
-              {row.paused ? "Resume" : "Pause"}
+            <Button small aria-label={`${row.paused ? "Resume" : "Pause"} ${row.name}`} onClick={() => openPause(row, done)}>
+              {row.paused ? "Resume…" : "Pause…"}
             </Button>
             <Button small aria-label={`Delete ${row.name}`} onClick={() => openDelete(row, done)}>
               Delete…
@@ -108,8 +108,22 @@ function columns(done: () => void): Column<ScheduleView>[] {
   ];
 }
 
-function pause(row: ScheduleView, done: () => void): void {
-  call(row.paused ? "resume_schedule" : "pause_schedule", { schedule: row.name }).then(done, toastProblem);
+function openPause(row: ScheduleView, done: () => void): void {
+  const operation = row.paused ? "resume_schedule" : "pause_schedule";
+  const back = row.paused ? "pause_schedule" : "resume_schedule";
+  const params = { schedule: row.name };
+  openAction({
+    title: row.paused ? `Resume schedule ${row.name}` : `Pause schedule ${row.name}`,
+    verb: row.paused ? "Resume" : "Pause",
+    body: () => <p>{row.paused ? `It publishes to ${row.queue} again at its next due time.` : `It publishes nothing to ${row.queue} until it is resumed. Messages that are there stay.`}</p>,
+    request: () => requestOf(operation, params),
+    cli: () => cliLine("schedule", row.paused ? "resume" : "pause", row.name),
+    run: async () => {
+      await call(operation, params);
+      return { text: row.paused ? `${row.name} runs again.` : `${row.name} is paused.`, undo: () => void call(back, params).then(done, toastProblem) };
+    },
+    done,
+  });
 }
 
 function openRun(row: ScheduleView, done: () => void): void {

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 
 import { watchTask } from "../actions/tasks";
-import { call, requestOf } from "../api/client";
+import { call, Problem, requestOf } from "../api/client";
 import { cliLine } from "../api/lines";
 import type { AttemptView, WebhookChange, WebhookReplay, WebhookView } from "../api/schema";
 import { Badge, Button, Card, Choice, Empty, Facts, Notice, PageHead, Show, Time } from "../components/basics";
@@ -11,7 +11,7 @@ import { openAction } from "../components/dialog";
 import { TextField } from "../components/field";
 import { DataTable, type Column } from "../components/table";
 import { TaskList } from "../components/task_list";
-import { toast, toastProblem } from "../components/toast";
+import { toastProblem } from "../components/toast";
 import { count, duration, localInput, secondsOfInput } from "../format";
 import { useLoad } from "../load";
 import { query, to, words } from "../router";
@@ -162,28 +162,56 @@ const ATTEMPTS: Column<AttemptView>[] = [
 ];
 
 function Actions({ webhook, done }: { webhook: WebhookView; done: () => void }) {
-  const params = { webhook: webhook.name };
   return (
     <>
       {webhook.queue && <Button onClick={() => openReplay(webhook)}>Replay…</Button>}
-      <Button onClick={() => test(webhook.name)}>Send a sample</Button>
-      <Button onClick={() => call(webhook.enabled ? "disable_webhook" : "enable_webhook", params, webhook.enabled ? {} : undefined).then(done, toastProblem)}>
-        {webhook.enabled ? "Disable" : "Enable"}
-      </Button>
+      <Button onClick={() => openTest(webhook)}>Send a sample…</Button>
+      <Button onClick={() => openSwitch(webhook, done)}>{webhook.enabled ? "Disable…" : "Enable…"}</Button>
       <Button onClick={() => openRotate(webhook.name, done)}>New secret…</Button>
       <Button onClick={() => openDelete(webhook)}>Delete…</Button>
     </>
   );
 }
 
-async function test(name: string): Promise<void> {
-  try {
-    const attempt = await call("test_webhook", { webhook: name });
-    const isGood = attempt.outcome === "delivered" || (attempt.status !== null && attempt.status < 300);
-    toast(`The endpoint answered ${attempt.status ?? "nothing"} in ${duration(attempt.duration)}. ${attempt.detail}`, isGood ? "good" : "bad");
-  } catch (error) {
-    toastProblem(error);
-  }
+function openSwitch(webhook: WebhookView, done: () => void): void {
+  const params = { webhook: webhook.name };
+  const reason = signal("");
+  const disable = () => ({ reason: reason.value || undefined });
+  const set = (on: boolean) => (on ? call("enable_webhook", params) : call("disable_webhook", params, disable()));
+  const isOn = webhook.enabled;
+  openAction({
+    title: isOn ? `Disable webhook ${webhook.name}` : `Enable webhook ${webhook.name}`,
+    verb: isOn ? "Disable" : "Enable",
+    body: () => (
+      <div class="stack">
+        <p>{isOn ? `Nothing is sent to ${webhook.url} until it is enabled.${webhook.queue ? ` Messages wait in ${webhook.queue}.` : ""}` : `It sends to ${webhook.url} again.`}</p>
+        {isOn && <TextField label="Reason" placeholder="maintenance" value={reason.value} onValue={(value) => (reason.value = value)} />}
+      </div>
+    ),
+    request: () => (isOn ? requestOf("disable_webhook", params, disable()) : requestOf("enable_webhook", params)),
+    cli: () => cliLine("webhook", isOn ? "disable" : "enable", webhook.name, isOn && reason.value && "--reason", isOn && reason.value),
+    run: async () => {
+      await set(!isOn);
+      return { text: `${webhook.name} is ${isOn ? "disabled" : "enabled"}.`, undo: () => void set(isOn).then(done, toastProblem) };
+    },
+    done,
+  });
+}
+
+function openTest(webhook: WebhookView): void {
+  openAction({
+    title: `Send a sample to ${webhook.name}`,
+    verb: "Send",
+    body: () => <p>A signed sample is sent to {webhook.url}, also if the webhook is disabled. No message is touched.</p>,
+    request: () => requestOf("test_webhook", { webhook: webhook.name }),
+    cli: () => cliLine("webhook", "test", webhook.name),
+    run: async () => {
+      const attempt = await call("test_webhook", { webhook: webhook.name });
+      const answer = `The endpoint answered ${attempt.status ?? "nothing"} in ${duration(attempt.duration)}. ${attempt.detail}`;
+      if (attempt.outcome !== "delivered" && (attempt.status === null || attempt.status >= 300)) throw new Problem(0, "endpoint", answer);
+      return answer;
+    },
+  });
 }
 
 /** Past messages of the queue are sent again, to this endpoint alone. */
