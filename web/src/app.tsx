@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Problem } from "./api/client";
 import { Failed, Loading } from "./components/basics";
+import { Boundary } from "./components/boundary";
 import { ActionHost } from "./components/dialog";
 import { KeysDialog } from "./components/keys_dialog";
 import { Toasts } from "./components/toast";
@@ -133,7 +134,13 @@ function ScreenHost({ screen }: { screen: Screen | undefined }) {
   const Component = loaded && loaded.screen === screen ? loaded.component : undefined;
   return (
     <main id="main" tabIndex={-1} ref={main}>
-      {!screen ? <NoScreen /> : problem ? <Failed problem={problem} again={() => location.reload()} /> : Component ? <Component /> : <Loading />}
+      {!screen ? <NoScreen /> : problem ? <Failed problem={problem} again={() => location.reload()} /> : Component ? (
+        <Boundary about={words.value.join("/")}>
+          <Component />
+        </Boundary>
+      ) : (
+        <Loading />
+      )}
     </main>
   );
 }

@@ -48,7 +48,7 @@ export function Users() {
           {() => (
             <DataTable
               caption="Users"
-              columns={columns(loaded.reload)}
+              columns={columns(loaded.reload, new Set(users.map((each) => each.account)).size > 1)}
               rows={users.filter((each) => `${each.name} ${each.role}`.toLowerCase().includes(filter.toLowerCase()))}
               rowKey={(row) => row.name}
               sort="name"
@@ -61,14 +61,14 @@ export function Users() {
   );
 }
 
-function columns(reload: () => void): Column<UserView>[] {
+function columns(reload: () => void, withAccount: boolean): Column<UserView>[] {
   return [
     { id: "name", title: "Name", name: true, sort: (row) => row.name, cell: (row) => row.name },
     { id: "state", title: "State", sort: (row) => Number(row.disabled), cell: (row) => (row.disabled ? <Badge tone="warn">disabled</Badge> : <Badge tone="good">active</Badge>) },
     { id: "role", title: "Role", sort: (row) => row.role, cell: (row) => <span class="nowrap">{row.role}{row.root && " (root)"}</span> },
     { id: "rules", title: "Rules", cut: true, sort: (row) => row.rules.length, cell: (row) => <Rules user={row} /> },
     { id: "password", title: "Password", sort: (row) => Number(row.has_password), cell: (row) => (row.has_password ? "set" : "none") },
-    { id: "account", title: "Account", sort: (row) => row.account, cell: (row) => row.account },
+    ...(withAccount ? [{ id: "account", title: "Account", sort: (row: UserView) => row.account, cell: (row: UserView) => row.account }] : []),
     { id: "created", title: "Created", sort: (row) => row.created_at, cell: (row) => <Time at={row.created_at} /> },
     { id: "actions", title: "Actions", num: true, cell: (row) => (mayChange() ? <Actions user={row} reload={reload} /> : null) },
   ];

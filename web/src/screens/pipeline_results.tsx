@@ -2,6 +2,7 @@
 import { call } from "../api/client";
 import { exportCsv } from "../actions/export";
 import { Badge, Button, Card, Choice, Empty, Figures, Notice, Show, Time } from "../components/basics";
+import { Boundary } from "../components/boundary";
 import { Bars } from "../components/bars";
 import { Chart, type Line } from "../components/chart";
 import { CopyLine } from "../components/code";
@@ -34,11 +35,23 @@ export function Results() {
     <Show of={loaded} lines={4}>
       {({ analytics, triage }) => (
         <>
-          <AnalyticsCard of={analytics} />
-          <TriageCard of={triage} />
+          <Boundary about={analytics} instead={<Unreadable job="analytics" />}>
+            <AnalyticsCard of={analytics} />
+          </Boundary>
+          <Boundary about={triage} instead={<Unreadable job="triage" />}>
+            <TriageCard of={triage} />
+          </Boundary>
         </>
       )}
     </Show>
+  );
+}
+
+function Unreadable({ job }: { job: "analytics" | "triage" }) {
+  return (
+    <NoResults title={job === "analytics" ? "Analytics" : "Triage"} line={`openq pipeline ${job} --url ${location.origin} --publish`}>
+      The results on this server cannot be read: another version of OpenQ wrote them. A new run replaces them:
+    </NoResults>
   );
 }
 

@@ -103,7 +103,7 @@ const JOB_COLUMNS: Column<JobRow>[] = [
   { id: "queue", title: "Queue", sort: (row) => row.queue, cell: (row) => <a href={to(["queues", row.queue])}>{row.queue}</a> },
   { id: "attempt", title: "Attempt", num: true, sort: (row) => row.attempt, cell: (row) => count(row.attempt) },
   { id: "worker", title: "Process", sort: (row) => row.worker, cell: (row) => row.worker },
-  { id: "since", title: "Running for", num: true, sort: (row) => row.since, cell: (row) => <Time at={row.since} ago /> },
+  { id: "since", title: "Since", num: true, sort: (row) => row.since, cell: (row) => <Time at={row.since} ago /> },
 ];
 
 function Jobs({ workers }: { workers: WorkerEntry[] }) {
