@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ def mark(field: str) -> str:
 
 
 QUEUE = f"<script>window.owned='queue'</script>{RIGHT_TO_LEFT}queue-mark"
+DATA = "<img src=x onerror=window.owned='data'>data-mark"  # a folder
 ALERTS = f"""
 [alerts]
 interval = "0.2s"
@@ -122,6 +124,48 @@ def by_rest(client: Client, endpoint: str) -> tuple[str, str]:
     return waiting, dead
 
 
+def by_job(client: Client) -> None:
+    """Any program that may write the bucket may publish results."""
+    numbers = dict.fromkeys(("published", "acked", "retried", "dead_lettered", "waiting"), 1)
+    points = {name: [1] for name in numbers}
+    for kind in ("wait", "processing"):
+        points |= {f"{kind}_{name}_us": [1] for name in ("p50", "p90", "p99")}
+    when = 1_777_800_000_000_000
+    failure = {
+        "queue": mark("failed-queue"),
+        "event": mark("event"),
+        "type": mark("failure-type"),
+        "error_signature": mark("signature"),
+        "count": 1,
+        "last_seen": when,
+    }
+    group = {
+        "source": mark("source"),
+        "dead_queue": mark("dead-queue"),
+        "type": None,
+        "signature": mark("cause"),
+        "count": 1,
+        "there": 1,
+        "last_seen": "2026-05-03T12:00:00Z",
+        "timeline": [1],
+        "advice": mark("advice"),
+    }
+    made: dict[str, dict[str, object]] = {
+        "analytics": {
+            "from": when,
+            "until": when,
+            "queues": [{"queue": mark("result"), **numbers, "wait": None, "processing": None}],
+            "plots": {"from_us": when, "step_us": 1, "queues": {mark("result"): points}},
+            "failures": [failure],
+        },
+        "triage": {"total": 1, "groups_in_all": 1, "groups": [group]},
+    }
+    for name, result in made.items():
+        body = msgspec.json.encode({"made": "2026-05-03T12:00:00Z", **result})
+        kind = {"content-type": "application/octet-stream"}
+        assert client.send("PUT", f"/api/v1/kv/openq-pipeline/{name}", body, kind).status < 300
+
+
 def by_worker(client: Client) -> None:
     """Any program may say that it is a worker."""
     entry = WorkerEntry(
@@ -148,20 +192,27 @@ def by_worker(client: Client) -> None:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     folder = tmp_path_factory.mktemp("hostile")
-    (folder / "data").mkdir()
+    (folder / DATA).mkdir()
     (folder / "openq.toml").write_text(f'webhook_allow = ["127.0.0.1"]\n{ALERTS}')
-    store = UserStore(folder / "data" / "users.json")
+    store = UserStore(folder / DATA / "users.json")
     store.add_user("ann", role="admin", password=PASSWORD)
     token = store.create_token("ann", "setup")
     with serve_endpoint() as endpoint:
         endpoint.respond = lambda handler: answer(handler, 500, mark("webhook-reply").encode())
         arguments = ("--config", str(folder / "openq.toml"))
-        with serving.served_amqp(folder / "data", *arguments) as (server, port):
+        with serving.served_amqp(folder / DATA, *arguments) as (server, port):
             client = Client(server.url, headers={"authorization": f"Bearer {token}"})
             connection = by_amqp(port)
             waiting, dead = by_rest(client, endpoint.url)
             by_worker(client)
+            by_job(client)
+            browser = socket.create_connection(("127.0.0.1", server.port))
+            head = (
+                f"Authorization: Bearer {token}\r\nUser-Agent: {mark('agent').replace(RIGHT_TO_LEFT, '')}\r\n"
+            )
+            browser.sendall(f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\n".encode())
             yield Hostile(server, endpoint.url, client, waiting, dead)
+            browser.close()
             connection.close()
 
 
@@ -207,7 +258,7 @@ SHOWN = {
     "search?text=mark": ["queue", "body"],
     "dead-letters": ["reason"],
     "exchanges": ["exchange", "key", "argument", "value", "queue"],
-    "connections": ["connection_name", "product"],
+    "connections": ["connection_name", "product", "agent"],
     "connections/consumers": ["consumer"],
     "workers": ["worker", "host", "python", "runs", "state", "task", "queue"],
     "alerts": ["summary", "command", "queue"],
@@ -216,12 +267,16 @@ SHOWN = {
     "alerts/history": ["summary"],
     "schedules": ["queue"],
     "webhooks": ["webhook"],
-    "webhooks/shop": ["webhook"],
+    "webhooks/shop": ["webhook", "webhook-reply"],
     "replay?queue={queue}": ["queue"],
-    "admin/audit": ["queue"],
+    "admin/audit": ["queue", "exchange", "key"],
+    "admin/config": ["data"],
+    "admin/users": [],
+    "admin/keys": [],
+    "admin/permissions": [],
     "admin/node": [],
     "tasks": [],
-    "pipeline": [],
+    "pipeline": ["result", "event", "signature", "failed-queue", "source", "cause", "advice"],
 }
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from openq.rest.openapi import document
+from openq.rest.routes import ROUTES
 from openq.ui.files import STATIC
 from openq.ui.handler import CONTENT_SECURITY_POLICY
+from tests.isolation import ROOT
 
 MAX_BYTES = 150 * 1024  # of everything, compressed
 MAX_FIRST_BYTES = 90 * 1024  # of what the first screen loads
@@ -74,3 +83,57 @@ def test_names_have_a_hash_and_nothing_is_inline_or_of_another_host() -> None:
     }
     # Placeholders of forms, and the default addresses in lines to copy.
     assert foreign <= {"https://example.com", "http://127.0.0.1", "http://localhost"}, foreign
+
+
+WEB = ROOT / "web"
+
+
+@pytest.fixture
+def make_types() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_types", WEB / "make_types.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_was_built_with_the_types_of_this_server(make_types: ModuleType) -> None:
+    assert (WEB / "src" / "api" / "schema.ts").read_text() == make_types.typescript(document(ROUTES)), (
+        "the REST API has changed: make web"
+    )
+
+
+@pytest.mark.ui
+def test_a_field_that_the_server_no_longer_has_fails_the_build(
+    make_types: ModuleType, tmp_path: Path
+) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("the compiler of TypeScript needs Node.js")
+    shutil.copytree(WEB, tmp_path / "web", ignore=shutil.ignore_patterns("node_modules"))
+    (tmp_path / "web" / "node_modules").symlink_to(WEB / "node_modules")
+    described = document(ROUTES)
+    row = described["components"]["schemas"]["ConnectionView"]
+    row["properties"]["leased"] = row["properties"].pop("in_flight")
+    row["required"] = ["leased" if name == "in_flight" else name for name in row["required"]]
+    (tmp_path / "web" / "src" / "api" / "schema.ts").write_text(make_types.typescript(described))
+
+    done = subprocess.run(
+        ["npm", "run", "check"],
+        cwd=tmp_path / "web",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ,
+    )
+
+    assert done.returncode != 0
+    assert "Property 'in_flight' does not exist on type 'ConnectionView'" in done.stdout
+
+
+def test_make_asks_for_the_types_each_time() -> None:
+    """The build depends on what the server describes, not on files that change together with it."""
+    asked = subprocess.run(
+        ["make", "--dry-run", "web"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "web/make_types.py" in asked.stdout

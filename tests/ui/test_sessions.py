@@ -93,6 +93,20 @@ def test_a_password_begins_a_session_whose_cookie_is_a_login(ui: ServedUi) -> No
     assert ui.client.send("GET", "/metrics", headers=cookie).status == 200
 
 
+def test_a_login_never_takes_over_the_cookie_that_was_there(ui: ServedUi) -> None:
+    """Somebody who could plant a cookie before the login does not share the session after it."""
+    planted = "oqs_planted"
+    answer = ui.client.post(
+        "/session", {"user": "vic", "password": PASSWORD}, **SAME, cookie=f"openq_session={planted}"
+    )
+    assert answer.status == 201
+    assert planted not in answer.headers["set-cookie"]
+    assert ui.client.get("/queues", **SAME, cookie=f"openq_session={planted}").status == 401
+    _, first = log_in(ui.client, user="vic", password=PASSWORD)
+    again = ui.client.post("/session", {"user": "vic", "password": PASSWORD}, **first)
+    assert first["cookie"] not in again.headers["set-cookie"]
+
+
 def test_a_token_begins_a_session_with_its_own_limits(ui: ServedUi) -> None:
     answer, cookie = log_in(ui.client, token=ui.token)
 
