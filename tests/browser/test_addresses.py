@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from openq import OpenQ
@@ -13,6 +14,7 @@ from tests.browser.filled import by_amqp
 from tests.browser.visitor import Visitor
 
 
+@pytest.mark.ui
 def test_a_connection_a_message_and_dead_letters_open(tmp_path: Path, browser: Browser) -> None:
     with serving.served_amqp(tmp_path / "data") as (server, port):
         dead = OpenQ("orders-dead", url=server.url)

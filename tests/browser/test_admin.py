@@ -86,6 +86,7 @@ def test_a_new_user_signs_in_and_sees_only_its_queues_and_the_audit_log_has_it(
     expect(page.get_by_text("No such records")).to_be_visible()
 
 
+@pytest.mark.ui
 def test_a_secret_is_shown_once_and_a_permission_has_its_row(visitor: Visitor) -> None:
     page = visitor.page
     page.goto("/ui/admin/keys")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from openq import OpenQ
@@ -46,6 +47,7 @@ def test_a_group_of_two_queues_is_changed_and_redriven(served: Served, page: Pag
     assert body == {"order": body["order"], "state": "again", "customer": {"id": 7}}
 
 
+@pytest.mark.ui
 def test_a_redrive_without_consumers_says_what_it_waits_for_and_sends_the_rest(
     served: Served, page: Page
 ) -> None:
@@ -64,6 +66,7 @@ def test_a_redrive_without_consumers_says_what_it_waits_for_and_sends_the_rest(
     expect(page.get_by_role("cell", name="done")).to_be_visible()
 
 
+@pytest.mark.ui
 def test_a_redrive_is_paused_resumed_and_cancelled(served: Served, page: Page) -> None:
     orders = fail(served.url, "orders", 50, "down")
     page.goto("/ui/dead-letters")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from openq import OpenQ
@@ -63,6 +64,7 @@ def test_keys_lead_everywhere_and_are_listed(served: Served, page: Page) -> None
     expect(page).to_have_url(re.compile("/ui/queues/orders"))
 
 
+@pytest.mark.ui
 def test_a_queue_is_found_and_a_message_sent_without_a_mouse(served: Served, page: Page) -> None:
     queue = OpenQ("orders", url=served.url)
     page.goto("/ui/")

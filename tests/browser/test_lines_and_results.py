@@ -6,6 +6,7 @@ import re
 from argparse import Namespace
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from openq import OpenQ
@@ -14,6 +15,7 @@ from tests.browser.shell import copied, run
 from tests.serving import Served
 
 
+@pytest.mark.ui
 def test_the_lines_to_copy_work(served: Served, page: Page) -> None:
     dead = OpenQ("orders-dead", url=served.url)
     orders = OpenQ("orders", url=served.url, dlq=dead, max_receives=1)
@@ -61,6 +63,7 @@ def summary() -> dict[str, Any]:
     }
 
 
+@pytest.mark.ui
 def test_results_of_a_job_are_drawn(served: Served, page: Page) -> None:
     page.goto("/ui/pipeline")
     expect(page.get_by_text("There are no results on this server yet").first).to_be_visible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser
 
 from tests.rest.helpers import Client
@@ -45,6 +46,7 @@ PAGE = """async () => {
 }"""
 
 
+@pytest.mark.ui
 def test_a_page_gets_messages_and_events(browser: Browser, served: Served) -> None:
     client = Client(served.url)
     path = client.queue("page")

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from openq import OpenQ
@@ -102,6 +103,7 @@ def test_settings_are_shown_as_a_difference_before_they_are_saved(served: Served
     assert queue.settings.visibility_ms == 120_000
 
 
+@pytest.mark.ui
 def test_a_queue_is_created_and_deleted(served: Served, page: Page) -> None:
     OpenQ("first", url=served.url)
     page.goto("/ui/queues")
@@ -139,6 +141,7 @@ def test_what_others_send_is_shown_as_text(served: Served, page: Page) -> None:
     assert page.locator("main img, main script").count() == 0
 
 
+@pytest.mark.ui
 def test_a_search_over_all_queues(served: Served, page: Page) -> None:
     OpenQ("a", url=served.url).publish("a needle here")
     OpenQ("b", url=served.url).publish_many(["hay"] * 50 + ["the needle"])
@@ -148,6 +151,7 @@ def test_a_search_over_all_queues(served: Served, page: Page) -> None:
     expect(page).to_have_url(re.compile("/ui/messages/.*queue=b"))
 
 
+@pytest.mark.ui
 def test_a_trace_is_a_link_where_the_server_knows_who_shows_it(browser: Browser, tmp_path: Path) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     (tmp_path / "openq.toml").write_text('ui_trace_url = "https://tempo.example/trace/{trace_id}"\n')

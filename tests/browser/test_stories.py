@@ -80,6 +80,7 @@ def test_a_message_of_boto3_is_found_by_its_body_and_its_timeline_is_read(served
     assert len(received) == 1
 
 
+@pytest.mark.ui
 def test_a_consumer_that_fails_from_overview_to_redriven_in_two_clicks(served: Served, page: Page) -> None:
     dead = OpenQ("orders-dead", url=served.url)
     with OpenQ("orders", url=served.url, dlq=dead, max_receives=1) as orders:
@@ -141,11 +142,13 @@ def test_an_alert_fires_is_silenced_and_the_silence_is_ended(served: Served, pag
     page.get_by_role("link", name="Silences").click()
     expect(page.get_by_role("row", name=re.compile("backlog orders.*known"))).to_be_visible()
     page.get_by_role("button", name=re.compile("End the silence")).click()
+    page.get_by_role("dialog").get_by_role("button", name="End the silence").click()
     expect(page.get_by_text("No alert is silenced.")).to_be_visible()
     page.get_by_role("link", name="History").click()
     expect(page.get_by_role("row", name=re.compile("firing backlog orders"))).to_be_visible()
 
 
+@pytest.mark.ui
 def test_values_follow_an_event_of_another_client(both: tuple[Served, int], page: Page) -> None:
     _, port = both
     reader = Reader(port)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Page
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from tests.isolation import ROOT
 
 STEP_MS = 30_000  # of one step; only a story that has failed waits as long
+expect.set_options(timeout=STEP_MS)  # without it 5 s, which a busy machine does not keep
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 

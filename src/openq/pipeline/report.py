@@ -565,7 +565,7 @@ def _dead_table(found: Sequence[dict[str, Any]]) -> str:
         ]
         for each in found
     ]
-    return table("Dead letters by signature", ["signature", "count", "", "when"], rows, [1])
+    return table("Dead letters by signature", ["signature", "count", "share", "when"], rows, [1])
 
 
 def _failure_table(found: Sequence[dict[str, Any]]) -> str:

@@ -25,6 +25,10 @@ it("reads no name as an option", () => {
   expect(cliLine("exchange", "unbind", "shop", "--url", "https://evil.example")).toBe("openq exchange unbind shop https://evil.example -- --url");
   expect(cliLine("alert", "silence", "backlog", "--subject", evil)).toBe(`openq alert silence backlog --subject=${evil}`);
   expect(cliLine("queue", "purge", "--tok", "-x")).toBe("openq queue purge -- --tok -x");
+  expect(cliLine("send", "q", "--delay", 5, "--", "--yes")).toBe("openq send q --delay 5 -- --yes");
+  vi.stubGlobal("location", { origin: "https://queues.example" });
+  expect(cliLine("queue", "purge", evil)).toBe(`openq queue purge --url https://queues.example -- ${evil}`);
+  vi.unstubAllGlobals();
   expect(cliLine("dlq", "redrive", "q", "--to", "other", "--rate", 5)).toBe("openq dlq redrive q --to other --rate 5");
 });
 

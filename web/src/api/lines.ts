@@ -44,30 +44,30 @@ function isDisguised(word: string, next: string | undefined, origin: string): bo
   return !OWN.includes(word) && !(word === "--url" && next === origin) && RISKY.some((each) => each.startsWith(word));
 }
 
-/** The words in an order in which no name is read as an option; `texts` are last. */
-function disarmed(words: string[], texts: string[], origin: string): string[] {
+/** Options and words, and apart from them those behind "--", which are never read as options. */
+function disarmed(words: string[], origin: string): { kept: string[]; names: string[] } {
+  const end = words.indexOf("--");
+  const names = end < 0 ? [] : words.slice(end + 1);
   const kept: string[] = [];
-  const names: string[] = [];
-  words.forEach((word, index) => {
+  const moved: string[] = [];
+  words.slice(0, end < 0 ? undefined : end).forEach((word, index) => {
     const before = kept.at(-1);
     if (!isDisguised(word, words[index + 1], origin)) kept.push(word);
     else if (before !== undefined && before === words[index - 1] && /^--[a-z][a-z-]*$/.test(before)) kept[kept.length - 1] = `${before}=${word}`;
-    else names.push(word);
+    else moved.push(word);
   });
-  names.push(...texts);
-  return names.length > 0 ? [...kept, "--", ...names] : kept;
+  return { kept, names: [...moved, ...names] };
 }
 
 /** `openq` with its words quoted, and the address of this server; empty, undefined and false words are left out. */
 export function cliLine(...words: (string | number | false | undefined | null)[]): string {
-  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "") as (string | number)[];
+  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "").map(String);
   const origin = typeof location === "undefined" ? DEFAULT_ORIGINS[0]! : location.origin;
   const isLocal = LOCAL.some((name) => name === given[0] || name === `${given[0]} ${given[1]}`);
-  // Behind "--" everything is text: the address goes before it.
-  const end = given.indexOf("--");
-  const [words, texts] = end < 0 ? [given.map(String), []] : [given.slice(0, end).map(String), given.slice(end + 1).map(String)];
-  if (!DEFAULT_ORIGINS.includes(origin) && !isLocal && !words.some((word, index) => word === "--url" && words[index + 1] === origin)) words.push("--url", origin);
-  return ["openq", ...disarmed(words, texts, origin).map(quote)].join(" ");
+  const { kept, names } = disarmed(given, origin);
+  const isAddressed = kept.some((word, index) => word === "--url" && kept[index + 1] === origin);
+  if (!DEFAULT_ORIGINS.includes(origin) && !isLocal && !isAddressed) kept.push("--url", origin);
+  return ["openq", ...kept, ...(names.length > 0 ? ["--", ...names] : [])].map(quote).join(" ");
 }
 
 /** The same request for several messages: a loop, so that it stays one line. */
