@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from openq import KeyValue, OpenQ, StoreFull, VirtualClock
 from openq.broker.kv import KvPut, KvWaiter
+from openq.redis import kv_upkeep
 from openq.redis.broker import RedisBroker
 from openq.redis.key_values import RedisKeyValues
 from tests.aio import test_kv as test_aio_kv
@@ -182,6 +184,22 @@ def test_changes_are_announced_only_while_a_process_waits(redis_server: Server, 
     broker.kv.add_waiter(KvWaiter("b", "k", lambda: None), 1 << 60)
 
     assert int(redis_server.ask("HGET", counters, "w")) > 0
+
+
+def test_a_waiter_sees_a_change_whose_announcement_was_lost_in_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with cluster(1, 0) as made, closing(RedisBroker(f"{made.url}?profile=fast")) as broker:
+        [server] = made.servers
+        changed = threading.Event()
+        broker.kv.add_waiter(KvWaiter("b", "k", changed.set))
+        [counters] = [key for key in names(server) if key.endswith(":c")]
+        server.ask("HDEL", counters, "w")  # the bucket announces nothing any more
+        broker.kv.put_many("b", [KvPut("k", b"v")])
+
+        monkeypatch.setattr(kv_upkeep, "_CLUSTER_ASK_AGAIN_S", 0.0)  # the time is over
+
+        assert changed.wait(60)
 
 
 def test_buckets_are_spread_over_a_cluster_and_waiters_hear_of_all() -> None:
