@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-READY_S = 30
+READY_S = 120  # it takes a second; a machine may be very busy
 MIN_PORT, MAX_PORT = 10_000, 32_000
 CLAIMED_S = 600
 
