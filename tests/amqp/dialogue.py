@@ -38,7 +38,7 @@ from tests.amqp.dialogue_codec import (
 
 RECORD = Path(__file__).with_name("dialogues.json")
 # How long a broker may take before an answer counts as missing, and how long silence means "that was all".
-TIMEOUT_S = 4.0
+TIMEOUT_S = 60.0  # only a failure waits as long
 FIRST_ANSWER_S = 0.5
 SILENCE_S = 0.12
 
@@ -276,9 +276,11 @@ CAPABILITIES = {
 class DialoguePlayer:
     """One script being played against a broker."""
 
-    def __init__(self, script: Script, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, script: Script, port: int, timeout_s: float = TIMEOUT_S) -> None:
+        """An answer that does not come in `timeout_s` is missing."""
         self.script = script
-        self.host, self.port = host, port
+        self.host, self.port = "127.0.0.1", port
+        self.timeout_s = timeout_s
         self.connections: dict[str, DialogueConnection] = {}
         self._replaced: list[
             DialogueConnection
@@ -378,7 +380,7 @@ class DialoguePlayer:
 
     def _listen_for(self, awaited: Sequence[Answer]) -> list[Answer]:
         answers: list[Answer] = []
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + self.timeout_s
         wanted = [answer[0][0] for answer in awaited]
         while time.monotonic() < end:
             got = [answer[0][0] for answer in answers]
@@ -489,16 +491,20 @@ def record(script: Script, port: int) -> list[list[Answer]]:
 
 
 def compare(
-    script: Script, recorded: Sequence[Sequence[Answer]], port: int, patient: bool = False
+    script: Script,
+    recorded: Sequence[Sequence[Answer]],
+    port: int,
+    patient: bool = False,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[str]:
     """How a broker differs from the record; it stops at the first step that does.
 
     `patient`: wait for quiet after each step. RabbitMQ needs it: its queues are processes of their own."""
     said: list[str] = []
-    with DialoguePlayer(script, port) as stage:
+    with DialoguePlayer(script, port, timeout_s) as stage:
         for step, expected in zip(script.steps, recorded, strict=True):
             said += [f"  > {say.as_text()}" for say in step.says]
-            end = time.monotonic() + TIMEOUT_S
+            end = time.monotonic() + timeout_s
             try:
                 answers = stage.play(step, None if patient else expected)
                 while step.again and not same(expected, answers, step.unordered) and time.monotonic() < end:

@@ -40,7 +40,7 @@ from tests.amqp.dialogue_codec import (
 from tests.server.fuzz import FuzzFailure, Logged, MemoryTransport, pieces_of, resident_bytes
 
 SEEDS = Path(__file__).with_name("seeds")
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0  # only a failure waits as long
 TURNS = 20
 MAX_FRAME = 131_072
 

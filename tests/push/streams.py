@@ -11,7 +11,7 @@ import msgspec
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-WAIT_S = 10.0
+WAIT_S = 60.0  # only a failure waits as long
 
 
 class Stream:
