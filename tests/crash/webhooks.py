@@ -21,6 +21,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from openq.broker.events import ACKED, PUBLISHED, EventFilter
 from openq.local.broker import LocalBroker
 from openq.redis.broker import RedisBroker
 from tests.isolation import with_tests
@@ -167,15 +168,30 @@ class WebhookLoop:
                 self._confirmed.update(numbers)
 
     def _acked(self) -> set[int]:
-        """Confirmed messages that are not in the queue any more, by the disk of a dead server or by Redis."""
+        """The messages whose ack is an event, by the disk of a dead server or by Redis.
+
+        Not those that are missing in the queue: while a server lives, its messages change their places and
+        may be missing in a listing.
+        """
         broker: LocalBroker | RedisBroker = (
             RedisBroker(self._redis_url, profile="fast")
             if self._redis_url
             else LocalBroker(self._data, runs_schedules=False)
         )
+        numbers: dict[str | None, int] = {}
+        acked: set[int] = set()
+        after: str | None = None
         try:
-            entries = broker.inspect.with_bodies(broker.inspect.entries(QUEUE))
-            return self._confirmed - {int(entry.body or b"-1") for entry in entries}
+            while True:
+                page = broker.events.read(after, 1_000, EventFilter(events=frozenset((PUBLISHED, ACKED))))
+                for event in page.events:
+                    if event.message is not None:
+                        numbers[event.message_id] = int(event.message.body)
+                    else:
+                        acked.add(numbers[event.message_id])
+                after = page.next
+                if page.is_end:
+                    return acked
         finally:
             broker.close()
 

@@ -21,7 +21,7 @@ from ..auth.rules import matches
 from ..errors import OpenQError
 from ..limits import parse_rate
 from ..server.context import ServerContext
-from ..webhooks.sender import TokenBucket
+from ..webhooks.requests import TokenBucket
 from .messages import ALERTMANAGER_LIFE_MS
 from .model import FIRING, RESOLVED, Alert, Sent, Silence
 from .senders import NotSent, Sender, open_sender

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -23,18 +22,16 @@ from ..broker.events import Event, EventFilter, EventPage
 from ..documents.events import event_document
 from ..documents.values import iso
 from ..errors import Closed, InvalidSetting, OpenQError
-from ..limits import parse_rate
 from ..model import ENCODING_JSON
 from ..server.context import ServerContext
-from .breaker import Breaker
 from .declarer import Declarer
 from .delivery_log import DELIVERED, GONE, PAUSED, Attempt
-from .formats import Item, RequestBuilder
-from .http_client import EndpointClient, Response
+from .formats import Item
+from .http_client import EndpointClient
 from .model import Webhook
-from .outcomes import Outcome, SentRequest, judge
+from .outcomes import Outcome
 from .positions import StoredPosition
-from .sender import TokenBucket
+from .requests import Requests
 
 PAGE = 500
 SAVE_S = 0.2
@@ -59,8 +56,8 @@ class EventSender:
         assert webhook.events is not None
         self.context = context
         self.webhook = webhook
-        self.breaker = Breaker(webhook.failures)
-        self.running = 0
+        self._requests = Requests(context, webhook, client, report)
+        self.breaker = self._requests.breaker
         self.trouble: str | None = None
         self.is_lost = False  # another server advances the position
         self._events = context.broker.events
@@ -71,11 +68,7 @@ class EventSender:
             frozenset(selected.events),
             webhook.message_filter(),
         )
-        self._client = client
-        self._report = report
         self._disable = disable
-        self._builder = RequestBuilder(webhook)
-        self._bucket = None if webhook.rate is None else TokenBucket(parse_rate(webhook.rate))
         self._position = StoredPosition(context.broker.kv, webhook)
         self._after: str | None = None  # the last event that is done
         self._next: str | None = None  # where the page ends
@@ -92,6 +85,11 @@ class EventSender:
         self._is_stopping = False
         self._on_stopped: Callable[[], None] | None = None
 
+    @property
+    def running(self) -> int:
+        """Requests: one or none."""
+        return self._requests.running
+
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -103,7 +101,7 @@ class EventSender:
         self.wake()
 
     def abort(self) -> None:
-        self._client.close()
+        self._requests.close()
 
     def wake(self) -> None:
         self.context.loop.call_soon(self._turn)
@@ -122,7 +120,7 @@ class EventSender:
                         timer.cancel()
                 if self._unwatch is not None:
                     self._unwatch()
-                self._client.close()
+                self._requests.close()
                 then()
 
     def _wake_in(self, seconds: float) -> None:
@@ -235,39 +233,26 @@ class EventSender:
             if not self._is_at_end:
                 self._read_page()
             return
-        now_ms, now_s = self.context.now_ms(), self.context.loop.time()
+        now_s = self.context.loop.time()
         if self._not_before_s > now_s:
             self._wake_in(self._not_before_s - now_s)
-        elif not self.breaker.capacity(1, 0, now_ms):
-            self._wake_in((self.breaker.until_ms - now_ms) / 1000)
-        elif self._bucket is not None and not self._bucket.available(now_ms):
-            self._wake_in((self._bucket.next_ms() - now_ms) / 1000)
+            return
+        capacity, wait_s = self._requests.capacity(1)
+        if capacity:
+            self._send()
         else:
-            self._send(now_ms, now_s)
+            self._wake_in(wait_s)
 
-    def _send(self, now_ms: int, now_s: float) -> None:
-        if self._bucket is not None:
-            self._bucket.take(now_ms)
+    def _send(self) -> None:
         count = min(self.webhook.batch, len(self._waiting))
         items = [self._waiting[at] for at in range(count)]
-        try:
-            request = self._builder.build(items, now_ms)
-        except Exception:
-            log.exception("webhook %r: event %s cannot be sent", self.webhook.name, items[0].id)
+        self._attempts += 1
+        if not self._requests.post(items, self._attempts, partial(self._answered, items)):
             self._done(items)
             self.wake()
-            return
-        self.running = 1
-        self._attempts += 1
-        answered = partial(self._answered, items, SentRequest(request.id, now_ms, now_s))
-        self._client.post(request.head, request.body, self.webhook.timeout_ms / 1000, answered)
 
-    def _answered(self, items: list[Item], sent: SentRequest, response: Response | None, error: str) -> None:
-        self.running = 0
-        outcome = judge(response, error, time.time())
-        attempt = sent.attempt(outcome, self.context.loop.time(), self._attempts, messages=len(items))
+    def _answered(self, items: list[Item], outcome: Outcome) -> None:
         self._conclude(items, outcome)
-        self._report(attempt)
         self._turn()
 
     def _conclude(self, items: list[Item], outcome: Outcome) -> None:

@@ -18,23 +18,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 
 from ..broker.waiters import Waiter
 from ..errors import Closed, OpenQError, QueueNotFound
-from ..limits import Rate, parse_rate
 from ..model import NO_DEADLINE, Delivery
 from ..names import split_name
 from ..server.context import ServerContext
 from ..server.long_polls import count_fitting, estimate_fitting
-from .breaker import OPEN, Breaker
+from .breaker import OPEN
 from .delivery_log import DELIVERED, GONE, PAUSED, Attempt
-from .formats import RequestBuilder, item_of
-from .http_client import EndpointClient, Response
+from .formats import item_of
+from .http_client import EndpointClient
 from .model import Webhook
-from .outcomes import Outcome, SentRequest, judge
+from .outcomes import Outcome
+from .requests import Requests
 from .settling import Settlements
 
 RETRY_S = 0.5  # after an error of the store, or while the queue does not exist
@@ -42,24 +41,6 @@ MAX_BYTES = 16 << 20  # of bodies that are taken at once; a single message may b
 SHORT_BACKOFF_S = 0.01
 
 log = logging.getLogger("openq.webhooks")
-
-
-class TokenBucket:
-    """The requests that a rate allows."""
-
-    def __init__(self, rate: Rate) -> None:
-        self._rate = rate
-        self._used_until = 0
-
-    def available(self, now_ms: int) -> int:
-        now = now_ms * self._rate.units
-        return (now + self._rate.burst * self._rate.step - max(self._used_until, now)) // self._rate.step
-
-    def take(self, now_ms: int) -> None:
-        self._used_until = max(self._used_until, now_ms * self._rate.units) + self._rate.step
-
-    def next_ms(self) -> int:
-        return self._rate.next_ms(self._used_until)
 
 
 class MessageSender:
@@ -76,16 +57,12 @@ class MessageSender:
         assert webhook.queue is not None
         self.context = context
         self.webhook = webhook
-        self.breaker = Breaker(webhook.failures)
-        self.running = 0  # requests
+        self._requests = Requests(context, webhook, client, report)
+        self.breaker = self._requests.breaker
         self.trouble: str | None = None  # why it cannot take messages
         self.is_lost = False
         self._queue = webhook.queue
-        self._client = client
-        self._report = report
         self._disable = disable
-        self._builder = RequestBuilder(webhook)
-        self._bucket = None if webhook.rate is None else TokenBucket(parse_rate(webhook.rate))
         self._settlements = Settlements(context.broker, webhook.queue, context.traffic.webhooks)
         self._label = f"webhook:{split_name(webhook.name)[1]}"
         self._waiter = Waiter(1, NO_DEADLINE, self._label, webhook.message_filter(), self._on_served)
@@ -95,6 +72,11 @@ class MessageSender:
         self._is_scheduled = self._is_in_turn = self._is_requested = False
         self._timer: asyncio.TimerHandle | None = None
         self._on_stopped: Callable[[], None] | None = None
+
+    @property
+    def running(self) -> int:
+        """Requests."""
+        return self._requests.running
 
     # -- turns ----------------------------------------------------------------------------------
 
@@ -110,7 +92,7 @@ class MessageSender:
 
     def abort(self) -> None:
         """End the running requests. Their messages are released: a sender that stops says nothing of them."""
-        self._client.close()
+        self._requests.close()
 
     def wake(self) -> None:
         if not self._is_scheduled:
@@ -138,7 +120,7 @@ class MessageSender:
             if then is not None:
                 if self._timer is not None:
                     self._timer.cancel()
-                self._client.close()
+                self._requests.close()
                 self.context.consumer_events.left(self._queue, self._label, "webhook")
                 then()
 
@@ -158,14 +140,9 @@ class MessageSender:
         """How many requests may be started now."""
         if self._is_stopping:
             return 0
-        now_ms = self.context.now_ms()
-        capacity = self.breaker.capacity(self.webhook.concurrency, self.running, now_ms)
-        if self._bucket is not None and capacity:
-            capacity = min(capacity, self._bucket.available(now_ms))
-            if not capacity:
-                self._wake_in((self._bucket.next_ms() - now_ms) / 1000)
-        elif not capacity and self.breaker.until_ms > now_ms:
-            self._wake_in((self.breaker.until_ms - now_ms) / 1000)
+        capacity, wait_s = self._requests.capacity(self.webhook.concurrency)
+        if wait_s:
+            self._wake_in(wait_s)
         return capacity
 
     def _take(self) -> None:
@@ -260,35 +237,14 @@ class MessageSender:
         self.wake()
 
     def _send(self, deliveries: list[Delivery]) -> None:
-        now_ms = self.context.now_ms()
-        if self._bucket is not None:
-            self._bucket.take(now_ms)
         prefix = self.context.broker.storage.id_prefix
         items = [item_of(self._queue, each, prefix) for each in deliveries]
-        try:
-            request = self._builder.build(items, now_ms)
-        except Exception:
-            # A message that cannot be written must not keep its lease, nor the others from being sent.
-            log.exception("webhook %r: message %r cannot be sent", self.webhook.name, items[0].id)
+        if self._requests.post(items, deliveries[0].count, partial(self._conclude, deliveries)):
+            self.context.traffic.webhooks.delivered += len(deliveries)
+        else:
+            # It must not keep its lease, nor the others from being sent.
             self._settlements.nack(deliveries, None, "the webhook cannot write this message as a request")
             self.wake()
-            return
-        self.context.traffic.webhooks.delivered += len(deliveries)
-        self.running += 1
-        sent = SentRequest(request.id, now_ms, self.context.loop.time())
-        answered = partial(self._answered, deliveries, sent)
-        self._client.post(request.head, request.body, self.webhook.timeout_ms / 1000, answered)
-
-    def _answered(
-        self, deliveries: list[Delivery], sent: SentRequest, response: Response | None, error: str
-    ) -> None:
-        self.running -= 1
-        outcome = judge(response, error, time.time())
-        self._conclude(deliveries, outcome)
-        self._report(
-            sent.attempt(outcome, self.context.loop.time(), deliveries[0].count, messages=len(deliveries))
-        )
-        self.wake()
 
     def _conclude(self, deliveries: list[Delivery], outcome: Outcome) -> None:
         now_ms = self.context.now_ms()
@@ -311,6 +267,7 @@ class MessageSender:
                     "webhook %r: pause of %g s after failures: %s", self.webhook.name, wait_s, outcome.reason
                 )
             self._settlements.nack(deliveries, None, outcome.reason)
+        self.wake()
 
 
 def _ignore(error: OpenQError | None) -> None:

@@ -1,7 +1,8 @@
 """All webhooks of a server.
 
 service.py       reads the records, starts and stops senders, keeps logs; `owners.py`: one server for each
-sender.py        messages of a queue; `event_sender.py`: events
+sender.py        messages of a queue; `event_sender.py`: events, as far as `declarer.py` allows
+requests.py      the requests of one webhook: breaker, rate, attempts
 formats.py       requests and signatures (`signing.py`); `endpoint.py`: URL and headers
 http_client.py   connections; `addresses.py`: which addresses are allowed
 outcomes.py      what a response means; `breaker.py`: when to stop trying; `settling.py`: acks and nacks
@@ -65,9 +66,12 @@ class Sender(Protocol):
     """Sends what one webhook sends, on the loop."""
 
     breaker: Breaker
-    running: int  # requests
     trouble: str | None  # why it cannot go on
     is_lost: bool  # it has to be started anew
+
+    @property
+    def running(self) -> int:
+        """Requests."""
 
     def start(self) -> None: ...
     def stop(self, then: Callable[[], None]) -> None:

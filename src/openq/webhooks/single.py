@@ -22,7 +22,7 @@ from .formats import Item, Request, RequestBuilder
 from .http_client import EndpointClient, Response
 from .model import Webhook
 from .outcomes import Outcome, SentRequest, judge
-from .sender import TokenBucket
+from .requests import TokenBucket
 from .service import WebhookService
 
 PAGE = 200
