@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -256,6 +258,36 @@ def test_a_name_is_checked_after_its_resolution_and_at_every_connection() -> Non
         assert (asked, len(seen)) == (["rebind.example"] * 3, 2)
 
     play(serve, test, url="http://rebind.example:{port}/", resolve=resolve)
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "CONNECT_S", 0.1)
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    async def test(requests: Requests, port: int) -> None:
+        with ExitStack() as stack:
+            # Its queue is full, so it answers no further connection.
+            deaf = stack.enter_context(socket.socket())
+            deaf.bind(("127.0.0.2", port))
+            deaf.listen(0)
+            for _ in range(2):
+                filler = stack.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(deaf.getsockname())
+
+            response, error = await requests.post()
+
+        assert (response and response.status, error) == (204, "")
+
+    play(
+        answering(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        test,
+        url="http://two.example:{port}/",
+        rules=AddressRules(["127.0.0.0/8"]),
+        resolve=resolve,
+    )
 
 
 def test_without_permission_this_machine_is_refused() -> None:

@@ -31,6 +31,8 @@ from .endpoint import Endpoint
 MAX_HEAD_BYTES = 32 << 10
 MAX_BODY_BYTES = 64 << 10
 MAX_IDLE_S = 30.0
+# For all addresses of a name but the last: one that does not answer must not use up the time of the request.
+CONNECT_S = 10.0
 # A connection that is older is not used again: its name may have other addresses by now.
 MAX_AGE_S = 60.0
 
@@ -172,16 +174,18 @@ class EndpointClient:
         addresses = self._rules.allowed(endpoint.host, found)
         failure: OSError = OSError(0, "the name has no address")
         for address in addresses:
+            is_last = address is addresses[-1]
             try:
-                _, connection = await self.loop.create_connection(
-                    partial(Connection, self),
-                    address,
-                    endpoint.port,
-                    ssl=client_tls() if endpoint.is_tls else None,
-                    server_hostname=endpoint.host if endpoint.is_tls else None,
-                )
+                async with asyncio.timeout(None if is_last else CONNECT_S / len(addresses)):
+                    _, connection = await self.loop.create_connection(
+                        partial(Connection, self),
+                        address,
+                        endpoint.port,
+                        ssl=client_tls() if endpoint.is_tls else None,
+                        server_hostname=endpoint.host if endpoint.is_tls else None,
+                    )
                 return connection
-            except OSError as error:  # an ssl.SSLError is one too
+            except OSError as error:  # an ssl.SSLError and a TimeoutError are, too
                 failure = error
         raise failure
 
