@@ -13,6 +13,8 @@ from openq.broker.events import ALERT
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.model import ENCODING_TEXT, Draft, QueueSettings
+from openq.webhooks.model import EventSelection, Webhook
+from openq.webhooks.store import WebhookStore
 from tests.http_endpoint import Endpoint
 from tests.rest.helpers import Client
 from tests.server.in_process import InProcessServer, in_process_server
@@ -116,6 +118,18 @@ def test_alerts_of_the_whole_server_are_not_sent_for_others(place: Place) -> Non
     place.broker.events.add(ALERT, "open", {"text": "many wait"})
 
     assert place.sent_until("last") == ["many wait", "last"]
+
+
+def test_a_webhook_of_an_earlier_version_gets_no_alerts_of_the_whole_server(endpoint: Endpoint) -> None:
+    broker = LocalBroker()
+    broker.declare("open", QueueSettings())
+    selected = EventSelection(events=["published", ALERT], bodies=True)
+    old = Webhook(name="all", url=endpoint.url, events=selected, mode="json", position=broker.events.end())
+    WebhookStore(broker.kv).change("all", lambda _: old)
+    with in_process_server(broker, CONFIG) as server:
+        broker.events.add(ALERT, "", {"text": "the disk is filling"})
+
+        assert Place(server, broker, endpoint).sent_until("last") == ["last"]
 
 
 def test_without_users_a_webhook_sends_everything_of_its_account(place: Place) -> None:

@@ -247,7 +247,7 @@ def _fields(call: RestCall, body: WebhookChange) -> dict[str, Any]:
         "timeout_ms": span_ms(body.timeout, "timeout"),
         "failures": body.failures,
         "max_attempts": body.max_attempts,
-        "declared_by": None if call.context.guard.is_open else call.principal.user,
+        "declared_by": "" if call.context.guard.is_open else call.principal.user,
     }
     if body.mode is not None:
         fields["mode"] = body.mode

@@ -3,7 +3,7 @@
 A pattern of queues takes in queues that are created later, with policies of their own. So each queue that has
 a policy is judged by it, for the user who declared the webhook. Events of the whole server are for
 administrators. A webhook of the configuration file, or of a server without users, counts as declared by the
-root of its account.
+root of its account; so does one that an earlier version declared, except for events of the whole server.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Declarer:
     def _decide(self, queue_key: str) -> bool:
         context = self._context
         if not queue_key:  # of the whole server
-            caller = self._principal() if self._account == DEFAULT_ACCOUNT else None
+            is_known = self._user is not None and self._account == DEFAULT_ACCOUNT
+            caller = self._principal() if is_known else None
             return caller is not None and context.guard.may(caller, "admin", DEFAULT_ACCOUNT, None)
         # A pattern of the default account also matches queues of other accounts.
         if split_name(queue_key)[0] != self._account:
@@ -55,7 +56,7 @@ class Declarer:
     def _principal(self) -> Principal | None:
         """None: the user was removed or disabled."""
         guard = self._context.guard
-        if self._user is None or guard.is_open:
+        if not self._user or guard.is_open:
             return guard.open_principal(self._account)
         found = guard.known(self._user, b"")
         return None if found is None else found[0]

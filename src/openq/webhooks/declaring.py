@@ -31,6 +31,7 @@ def declare_webhook(service: WebhookService, name: str, fields: Mapping[str, Any
     secret = given.pop("secret", None)
     if isinstance(given.get("events"), Mapping):
         given["events"] = EventSelection(**given["events"])
+    given.setdefault("declared_by", "")
     given.setdefault("mode", JSON if given.get("events") is not None else RAW)
     wanted = check(Webhook(name=name, **given), service.rules)
     if wanted.queue is not None:

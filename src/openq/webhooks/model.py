@@ -67,7 +67,7 @@ class Webhook(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str | None = None  # why it is disabled
     created_ms: int = 0
     position: str | None = None  # of events: where it began
-    declared_by: str | None = None  # a user; None: the configuration, or a server without users
+    declared_by: str | None = None  # a user; "": the configuration, or a server without users; None: unknown
 
     def message_filter(self) -> MessageFilter | None:
         source = self if self.events is None else self.events
