@@ -26,6 +26,8 @@ from ..journal.lockfile import NAME as LOCK
 from ..journal.lockfile import RESTORING, DirectoryLock
 from ..journal.scan import read_header, segment_numbers, segment_path
 from ..local.backup_files import REPLACED
+from ..local.event_histories import FILE as HISTORIES
+from ..local.event_histories import encode_histories, read_histories, with_new_history
 from .repository import BackupError, Manifest, Repository, StoredFile, pieces, sync_directory, write_file
 from .summary import Summary, summarize
 
@@ -99,6 +101,7 @@ class _Restore:
                 folder = os.path.dirname(folder)
             self._copy(file)
         self._extend_last_segment()
+        self._begin_history()
         for folder in folders:
             sync_directory(folder)
         report = repair.check(self._path)
@@ -215,6 +218,11 @@ class _Restore:
                 io.fsync(fd)
             finally:
                 io.close(fd)
+
+    def _begin_history(self) -> None:
+        """Ids of events that were recorded after the backup must not be taken for those of later events."""
+        known = read_histories(self._path)
+        write_file(os.path.join(self._path, HISTORIES), encode_histories(with_new_history(known)))
 
     def _advance(self, size: int) -> None:
         if self._progress is not None:

@@ -25,6 +25,7 @@ from ..errors import InvalidSetting, OpenQError
 from ..journal.file_journal import Journal
 from ..journal.tail import RecordTail
 from .core import BrokerCore
+from .event_histories import EventHistories, open_histories
 from .event_names import JournalLookup, MemoryLookup, RecordNames
 
 MAX_PAGE_BYTES = 4 << 20  # of records that one page reads, wanted or not
@@ -66,6 +67,12 @@ class LocalEvents:
         self._engine = core.engine
         self._store: _JournalStore | _MemoryStore = (
             _MemoryStore(core) if core.journal is None else _JournalStore(core, core.journal)
+        )
+        first = core.engine.id_prefix[:8]
+        self._histories = (
+            EventHistories(first)
+            if core.journal is None
+            else open_histories(core.journal.path, first, core.journal.durable_location)
         )
         self._mutex = Lock()
         self._readers: dict[str, _Reader] = {}  # by the id at which each continues; the oldest first
@@ -122,7 +129,7 @@ class LocalEvents:
             after = page.next
 
     def _id(self, position: int, number: int) -> str:
-        return f"{self._engine.id_prefix[:8]}-{position:x}-{number:x}"
+        return f"{self._histories.name_at(position, number)}-{position:x}-{number:x}"
 
     def _open(self, after: str | None) -> _Reader:
         position, number, is_foreign = 0, 0, False
@@ -130,14 +137,18 @@ class LocalEvents:
             parsed = _ID.fullmatch(after)
             if parsed is None:
                 raise InvalidSetting(f"{after[:60]!r} is not the id of an event here")
-            if parsed[1] == self._engine.id_prefix[:8]:
-                position, number = int(parsed[2], 16), int(parsed[3], 16)
-                if position > self._store.end():
+            position, number = int(parsed[2], 16), int(parsed[3], 16)
+            try:
+                end = self._histories.end_of(parsed[1])
+            except KeyError:
+                position, number, is_foreign = 0, 0, True  # the data was replaced: its events are gone
+            else:
+                if end is not None and (position, number) > (end, 0):
+                    position, number, is_foreign = end, 0, True  # a backup from before it was restored
+                elif position > self._store.end():
                     raise InvalidSetting(
                         f"{after!r} is later than the last event: the id is of another store"
                     )
-            else:
-                is_foreign = True  # the data was replaced: its events are gone
         reader = _Reader(self._store.source(position), self._store.names(), self._id, (position, number))
         if is_foreign:
             reader.is_foreign = True
