@@ -128,9 +128,10 @@ def open_source(source: Any) -> Iterator[Source]:
         opened = ServerSource(source)
     else:
         broker = getattr(source, "broker", source)
-        if not hasattr(broker, "backups"):
+        backups = getattr(getattr(broker, "admin", None), "backups", None)
+        if backups is None:
             raise InvalidSetting("this is not a broker of this process: give its data directory or its URL")
-        opened = BrokerSource(broker.admin.backups, broker.storage.place)
+        opened = BrokerSource(backups, broker.storage.place)
     ended = _EndedOnce(opened)
     try:
         yield ended
