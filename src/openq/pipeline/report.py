@@ -287,7 +287,7 @@ body{margin:0;background:var(--paper);color:var(--ink);font-variant-numeric:tabu
 font:14px/1.45 system-ui,"Segoe UI",Roboto,"Helvetica Neue","Noto Sans","Liberation Sans",Arial,sans-serif;
 overflow-wrap:anywhere}
 main{max-width:1680px;margin:0 auto;padding:20px 24px 64px}
-h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.15rem;margin:2em 0 .6em}h3{font-size:1rem;
+h1{font-size:1.5rem;margin:.2em 0}h2{font-size:1.15rem;margin:2em 0 .6em}h3,.card h2{font-size:1rem;
 margin:0 0 .6em}
 p.sub,.none,caption,figcaption,.legend{color:var(--dim)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:10px;margin:16px 0;

@@ -487,7 +487,7 @@ def _card(group: TriageGroup) -> str:
     )
     command = f"<pre>{escape(group.command, 4000)}</pre>" if group.command else ""
     return (
-        f"<section class=card><h3>{text_cell(group.signature or '(no reason given)')}</h3>"
+        f"<section class=card><h2>{text_cell(group.signature or '(no reason given)')}</h2>"
         f"<p>{count(group.count)} from {text_cell(group.source)}, "
         f"{moment(group.first_us)} to {moment(group.last_us)}. "
         f"<b>{escape(group.action)}</b>: {escape(group.advice)}.</p>{command}"
