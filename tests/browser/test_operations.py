@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from openq import OpenQ
-from tests.browser.filled import PASSWORD, Filled, filled
+from tests import serving
+from tests.browser.filled import PASSWORD, Filled, by_amqp, config, fail_some, filled
 from tests.browser.visitor import Visitor
 from tests.redis.servers import FORCED, single
 from tests.rest.helpers import Client
@@ -21,6 +22,42 @@ from tests.worker.service import worker
 
 pytestmark = pytest.mark.ui
 
+OTHER = "canary-other-password"
+# What each screen shows, and the first words of buttons that change something.
+READ_ONLY = {
+    "": "orders-dead",
+    "queues": "orders-dead",
+    "queues/orders": "orders",
+    "queues/orders/messages": "total",
+    "queues/orders/settings": "Visibility timeout",
+    "dead-letters": "timeout calling payment",
+    "replay?queue=orders": "Which messages",
+    "exchanges": "Bindings",
+    "connections": "shop backend",
+    "workers": "No worker runs",
+    "alerts": "orders has",
+    "alerts/rules": "backlog",
+    "schedules": "No schedules",
+    "webhooks": "No webhooks",
+    "tasks": "No operations",
+    "pipeline": "Start a job",
+    "admin/users": "No users",
+    "admin/keys": "No",
+    "admin/node": "written now",
+}
+CHANGING = {
+    "Add",
+    "Create",
+    "Send",
+    "Redrive",
+    "Discard",
+    "Replay",
+    "Pause",
+    "Delete",
+    "Save",
+    "Bind",
+    "Close",
+}
 APP = """
 from openq.worker import App
 
@@ -204,3 +241,40 @@ def test_a_table_offers_its_buttons_without_scrolling(shown: Filled, admin: Visi
             box = "each => each.closest('.table-box').getBoundingClientRect().right"
             assert found.evaluate(right) <= found.evaluate(box), (screen, width)
             assert found.evaluate("each => each.scrollWidth <= each.clientWidth"), (screen, width)
+
+
+def test_signing_out_everywhere_ends_the_other_pages_of_the_user(shown: Filled, browser: Browser) -> None:
+    visitors = [Visitor(browser, shown.server.url) for _ in range(2)]
+    for visitor in visitors:
+        visitor.sign_in("bob", OTHER)
+        visitor.expect("401 (Unauthorized)")
+        visitor.page.goto("/ui/queues")
+        expect(visitor.page.get_by_role("row", name=re.compile("mails"))).to_be_visible()
+    here, there = (visitor.page for visitor in visitors)
+    here.get_by_role("button", name="bob").click()
+    here.get_by_role("button", name="Sign out everywhere").click()
+
+    for page in (here, there):
+        expect(page.get_by_role("heading", name="Sign in to OpenQ")).to_be_visible()
+        assert "mails" not in page.content()
+    for visitor in visitors:
+        visitor.close()
+        visitor.check()
+
+
+def test_a_read_only_dashboard_offers_no_action(tmp_path: Path, browser: Browser) -> None:
+    with serving.served_amqp(tmp_path / "data", *config(tmp_path), "--ui-read-only") as (server, port):
+        fail_some(server.url)
+        connection = by_amqp(port, "guest", "guest")
+        visitor = Visitor(browser, server.url)
+        page = visitor.page
+        for screen, shows in READ_ONLY.items():
+            page.goto(f"/ui/{screen}")
+            expect(page.locator("#main").get_by_text(shows).first).to_be_visible()
+            found = page.locator("#main .button:not([aria-pressed])").all_inner_texts()
+            assert [each for each in found if each.endswith("…") or each.split(" ")[0] in CHANGING] == [], (
+                screen
+            )
+        visitor.close()
+        visitor.check()
+        connection.close()
