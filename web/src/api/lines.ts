@@ -37,11 +37,15 @@ export function curlLine(request: Request, origin: string = location.origin): st
 const RISKY = ["--account", "--ca", "--data", "--store", "--timeout", "--token", "--token-file", "--url", "--user"];
 const OWN = ["--to", "--account"]; // of commands
 
-/** Whether a word is somebody's name or text and looks like an option: one that is called --url=https://other.example. */
+/**
+ * Whether a word is somebody's name or text and would be read as an option: one that is called --url=https://other.example.
+ * Options of commands alone are left: at worst they are a wrong usage.
+ */
 function isDisguised(word: string, next: string | undefined, origin: string): boolean {
   if (!word.startsWith("-") || word === "-") return false;
-  if (!/^--[a-z][a-z-]*$/.test(word)) return true;
-  return !OWN.includes(word) && !(word === "--url" && next === origin) && RISKY.some((each) => each.startsWith(word));
+  const option = /^(--[a-z][a-z-]*)(=|$)/.exec(word)?.[1];
+  if (option === undefined) return true;
+  return !OWN.includes(option) && !(word === "--url" && next === origin) && RISKY.some((each) => each.startsWith(option));
 }
 
 /** Options and words, and apart from them those behind "--", which are never read as options. */
