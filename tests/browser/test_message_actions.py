@@ -17,6 +17,8 @@ from tests.browser.shell import copied, run
 from tests.browser.visitor import Visitor
 from tests.serving import Served
 
+pytestmark = pytest.mark.ui
+
 LONG = 12345678901234567890123  # a number of JavaScript would make 1.2345678901234568e+22 of it
 
 
@@ -219,9 +221,9 @@ def test_bodies_and_properties_of_every_kind_are_readable(browser: Browser, tmp_
         page.goto("/ui/queues/mixed/messages")
         detail = page.get_by_role("region", name=re.compile("^Message "))
         for row, layers, text in (
-            (1, "gzip › JSON", '"by gzip"'),
+            (1, "gzip \u203a JSON", '"by gzip"'),
             (2, "msgpack", '"msgpack"'),
-            (3, "base64 › JSON", '"base64"'),
+            (3, "base64 \u203a JSON", '"base64"'),
         ):
             page.get_by_role("row").nth(row).get_by_role("button").click()
             expect(detail.locator(".row.between > .soft")).to_have_text(layers)

@@ -21,7 +21,12 @@ class Visitor:
         self.host = urlsplit(url).netloc
         self.faults: list[str] = []
         self.expected: list[str] = []
-        settings: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **options}
+        settings: dict[str, Any] = {
+            "viewport": {"width": 1280, "height": 900},
+            "locale": "en-GB",
+            "reduced_motion": "reduce",  # nobody looks at the pictures in between, and each costs time
+            **options,
+        }
         self.context = browser.new_context(base_url=url, **settings)
         self.context.set_default_timeout(STEP_MS)
         self.context.on("page", self._watch)
