@@ -118,6 +118,16 @@ def test_no_listener_no_work(server: InProcessServer, monkeypatch: pytest.Monkey
     until(lambda: not feed.is_sampling and feed.readers == 0, "sampling ends with the last reader")
 
 
+def test_the_wait_between_the_first_two_samples_is_not_work(server: InProcessServer) -> None:
+    """Otherwise the first change after a page was opened would be shown seconds later."""
+    feed = server.server.context.live_feed
+    with feed._lock:
+        assert feed._take() == live_feed.FIRST_S
+        assert feed._take() == 0
+    assert live_feed.pause_s(0.01) == 0.2
+    assert live_feed.pause_s(0.2) == pytest.approx(1.8)
+
+
 def test_the_overview_filters_sorts_and_pages(server: InProcessServer) -> None:
     client = client_of(server)
     for number in range(25):

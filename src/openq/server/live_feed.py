@@ -316,6 +316,11 @@ class LiveReader:
             self._stream.end()
 
 
+def pause_s(took_s: float) -> float:
+    """The time until the next sample: at most a tenth of a processor, however many queues there are."""
+    return max(INTERVAL_S - took_s, 9 * took_s if took_s > 0.1 else 0.2)
+
+
 class LiveFeed:
     """One for a server, made for the first request."""
 
@@ -386,8 +391,11 @@ class LiveFeed:
     def _is_fresh(self) -> bool:
         return self.sample is not None and time.monotonic() - self._taken_s < FRESH_S
 
-    def _take(self) -> None:
-        """Take a sample; two if the last one is too old to give rates. Lock held."""
+    def _take(self) -> float:
+        """Take a sample; two if the last one is too old to give rates. Lock held.
+
+        Returns for how many seconds it waited between the two.
+        """
         last = self.sample
         if last is None or time.monotonic() - self._taken_s > WARM_S:
             first = self._sampler.take(last)
@@ -396,8 +404,9 @@ class LiveFeed:
             # For readers of the time before, both are one step.
             changed = dict.fromkeys([*first.changed, *second.changed])
             self._set(second._replace(changed=list(changed), removed=[*first.removed, *second.removed]))
-        else:
-            self._set(self._sampler.take(last))
+            return FIRST_S
+        self._set(self._sampler.take(last))
+        return 0.0
 
     def _set(self, sample: Sample) -> None:
         self.sample, self._taken_s = sample, time.monotonic()
@@ -413,10 +422,10 @@ class LiveFeed:
 
     def _run(self) -> None:
         while self._is_wanted and not self._stopping.is_set():
-            start_s = time.monotonic()
+            start_s, waited_s = time.monotonic(), 0.0
             try:
                 with self._lock:
-                    self._take()
+                    waited_s = self._take()
                 sample = self.sample
                 if sample is not None:
                     self._context.loop.call_soon_threadsafe(self._deliver, sample)
@@ -425,9 +434,7 @@ class LiveFeed:
                     log.warning("no live values: %s", error)  # the store is unreachable
             except RuntimeError:
                 break  # the loop is closed
-            took_s = time.monotonic() - start_s
-            # At most a tenth of a processor, however many queues there are.
-            self._stopping.wait(max(INTERVAL_S - took_s, 9 * took_s if took_s > 0.1 else 0.2))
+            self._stopping.wait(pause_s(time.monotonic() - start_s - waited_s))
         try:
             self._context.loop.call_soon_threadsafe(self._ended)
         except RuntimeError:
