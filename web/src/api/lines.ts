@@ -49,23 +49,40 @@ function isDisguised(word: string, next: string | undefined, origin: string): bo
 }
 
 /** Options and words, and apart from them those behind "--", which are never read as options. */
-function disarmed(words: string[], origin: string): { kept: string[]; names: string[] } {
+function disarmed(words: (string | Flag)[], origin: string): { kept: string[]; names: string[] } {
   const end = words.indexOf("--");
-  const names = end < 0 ? [] : words.slice(end + 1);
+  const names = end < 0 ? [] : words.slice(end + 1).map(String);
   const kept: string[] = [];
   const moved: string[] = [];
   words.slice(0, end < 0 ? undefined : end).forEach((word, index) => {
     const before = kept.at(-1);
-    if (!isDisguised(word, words[index + 1], origin)) kept.push(word);
+    const next = words[index + 1];
+    if (typeof word === "object") kept.push(...wordsOf(word));
+    else if (!isDisguised(word, typeof next === "object" ? undefined : next, origin)) kept.push(word);
     else if (before !== undefined && before === words[index - 1] && /^--[a-z][a-z-]*$/.test(before)) kept[kept.length - 1] = `${before}=${word}`;
     else moved.push(word);
   });
   return { kept, names: [...moved, ...names] };
 }
 
+/** An option of this page with somebody's value: it stays an option, and the value a value. */
+export interface Flag {
+  name: string;
+  value: string;
+}
+
+export function flag(name: string, value: string | number): Flag {
+  return { name, value: String(value) };
+}
+
+/** Joined where the value is empty, or would be read as an option of its own. */
+function wordsOf({ name, value }: Flag): string[] {
+  return value === "" || value.startsWith("-") ? [`${name}=${value}`] : [name, value];
+}
+
 /** `openq` with its words quoted, and the address of this server; empty, undefined and false words are left out. */
-export function cliLine(...words: (string | number | false | undefined | null)[]): string {
-  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "").map(String);
+export function cliLine(...words: (string | number | false | undefined | null | Flag)[]): string {
+  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "").map((word) => (typeof word === "object" ? word : String(word)));
   const origin = typeof location === "undefined" ? DEFAULT_ORIGINS[0]! : location.origin;
   const isLocal = LOCAL.some((name) => name === given[0] || name === `${given[0]} ${given[1]}`);
   const { kept, names } = disarmed(given, origin);
