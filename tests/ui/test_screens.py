@@ -125,6 +125,11 @@ def test_dead_letters_are_grouped_over_all_queues(client: Client) -> None:
     assert (found["total"], found["matched"]) == (7, 2)
     limited = client.get("/dead-letter-groups?match=group&limit=1").value
     assert (len(limited["groups"]), limited["matched"]) == (1, 2)
+    # Of one queue: its own counts, sources and samples, though those of the other are newer.
+    [one, _] = client.get("/dead-letter-groups?match=group&queue=group-dead-1").value["groups"]
+    assert (one["count"], one["sources"], one["trend"][-1]) == (3, ["group-1"], 3)
+    assert [each["queue"] for each in one["samples"]] == ["group-dead-1"] * 3
+    assert client.get("/dead-letter-groups?queue=group-1").value["groups"] == []
     # A part of a group is what redrive takes.
     body = {"filter": {"reason_group": card["reason"]}, "dry_run": True}
     assert client.post("/queues/group-dead-1/redrive", body).value["total"] == 3

@@ -1,4 +1,4 @@
-"""Dead letters of all queues, grouped by normalised reason, with their trend and samples."""
+"""Dead letters of all queues, or of one, grouped by normalised reason, with their trend and samples."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class GroupsQuery(QueryParameters, kw_only=True):
     budget: Annotated[float, Meta(gt=0, le=30, description="seconds")] = 5.0
     limit: Annotated[int, Meta(ge=1, le=MAX_GROUPS)] = 100
     span: Annotated[int, Meta(ge=60, le=30 * 86_400, description="seconds that the trend covers")] = 86_400
+    queue: Annotated[str, Meta(max_length=255, description="only those in this dead-letter queue")] = ""
     match: Annotated[str, Meta(max_length=255, description="a part of the reason, in any case")] = ""
 
 
@@ -128,7 +129,9 @@ class Grouping:
         own = ((view.name, view.settings) for view in views)
         targets = all_dead_letter_queues(self._broker.exchanges.router, own)
         names = sorted(view.name for view in views if view.name in targets)
-        return [name for name in names if call.may("peek", call.short_name(name))]
+        wanted = self._query.queue
+        shorts = [(name, call.short_name(name)) for name in names]
+        return [name for name, short in shorts if wanted in ("", short) and call.may("peek", short)]
 
     def _add_queue(self, queue: str) -> bool:
         """False if the time is up."""
