@@ -100,3 +100,47 @@ def test_a_discard_is_exported_first_and_undone(served: Served, page: Page) -> N
     page.get_by_role("button", name="Undo discard of orders-dead").click()
     until(lambda: dead.stats().ready == 3, "they are back")
     expect(page.get_by_role("row", name=re.compile("broken <n>"))).to_be_visible()
+
+
+def test_a_queue_has_its_own_samples_also_where_another_has_newer_ones(served: Served, page: Page) -> None:
+    fail(served.url, "orders", 2, "timeout after 7 s")
+    fail(served.url, "mails", 8, "timeout after 9 s")
+    page.goto("/ui/dead-letters?queue=orders-dead")
+
+    expect(page.get_by_text("2 in 1 queue")).to_be_visible()
+    samples = page.get_by_role("region", name="Samples")
+    expect(samples.get_by_role("columnheader")).to_have_count(3)
+    expect(samples.get_by_role("row", name=re.compile("^queue"))).to_contain_text("orders-dead")
+    page.get_by_label("Queue", exact=True).select_option("All queues")
+    expect(page.get_by_text("10 in 2 queues")).to_be_visible()
+
+
+def test_samples_show_what_differs_first(served: Served, page: Page) -> None:
+    with OpenQ("orders", url=served.url, dlq=OpenQ("orders-dead", url=served.url), max_receives=1) as orders:
+        for number in range(2):
+            orders.publish({"shop": "north", "order": number})
+            orders.nack(orders.receive(), reason=f"no order {number}")
+    page.goto("/ui/dead-letters")
+
+    rows = page.get_by_role("region", name="Samples").get_by_role("row")
+    expect(rows.nth(2)).to_have_text("reasonno order 1no order 0")
+    expect(rows.nth(3)).to_have_text("body.order10")
+    expect(rows.nth(4)).to_have_text("body.shopnorthnorth")
+
+
+def test_what_runs_stands_above_what_failed(served: Served, page: Page) -> None:
+    fail(served.url, "orders", 50, "down")
+    page.goto("/ui/dead-letters")
+    page.get_by_role("button", name="Redrive 50").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Messages per second").fill("0.1")
+    dialog.get_by_role("button", name="Redrive 50").click()
+    running = page.get_by_role("region", name="Running now")
+    expect(running.get_by_role("progressbar")).to_be_visible()
+    expect(page.locator("section.card").first).to_contain_text("Running now")
+
+    running.get_by_role("button", name="Cancel redrive of orders-dead").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the operation").click()
+    expect(page.get_by_text("Redrive of orders-dead was cancelled:")).to_be_visible()
+    expect(page.get_by_role("region", name="Ended operations")).to_be_visible()
+    expect(running).to_have_count(0)

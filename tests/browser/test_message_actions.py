@@ -249,3 +249,13 @@ def test_past_messages_have_the_line_of_their_span(served: Served, page: Page) -
 
     assert "--since 24h" in cli
     assert "would" in run(cli)
+
+
+def test_a_search_that_cannot_be_read_finds_nothing(served: Served, page: Page) -> None:
+    OpenQ("orders", url=served.url).publish("hello")
+    page.goto("/ui/queues/orders/messages?q=deliveries%3E%3Dmany")
+    expect(page.get_by_text("deliveries takes a whole number")).to_be_visible()
+    expect(page.get_by_text("Nothing was searched")).to_be_visible()
+    page.get_by_role("searchbox", name="Search messages").fill("deliveries>=0")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.get_by_text("Searched 1 of 1 messages, 1 found")).to_be_visible()

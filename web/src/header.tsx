@@ -65,14 +65,15 @@ const MESSAGE_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-|^[0-9A-Za-z_-]{20,}$/i;
 function Search() {
   const text = useSignal("");
   const box = useRef<HTMLInputElement>(null);
-  const found = text.value.length > 0 ? [...queues.value.keys()].filter((name) => name.toLowerCase().includes(text.value.toLowerCase())).slice(0, 8) : [];
+  const wanted = text.value.toLowerCase();
+  const found = text.value.length > 0 ? [...queues.value.keys()].filter((name) => name.toLowerCase().includes(wanted)).sort((a, b) => Number(b.toLowerCase().startsWith(wanted)) - Number(a.toLowerCase().startsWith(wanted)) || (a < b ? -1 : 1)).slice(0, 8) : [];
   function go(): void {
-    const wanted = text.value.trim();
-    if (!wanted) return;
-    const exact = queues.value.has(wanted) ? wanted : found.length === 1 ? found[0] : undefined;
+    const typed = text.value.trim();
+    if (!typed) return;
+    const exact = queues.value.has(typed) ? typed : found.length === 1 ? found[0] : undefined;
     if (exact) navigate(to(["queues", exact]));
-    else if (MESSAGE_ID.test(wanted)) navigate(to(["messages", wanted]));
-    else navigate(to(["search"], { text: wanted }));
+    else if (MESSAGE_ID.test(typed)) navigate(to(["messages", typed]));
+    else navigate(to(["search"], { text: typed }));
     text.value = "";
     box.current?.blur();
   }

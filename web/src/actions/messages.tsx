@@ -7,9 +7,9 @@ import { cliLine, curlLines } from "../api/lines";
 import type { MessageView, NewMessage } from "../api/schema";
 import { openAction } from "../components/dialog";
 import { TextArea, TextField } from "../components/field";
+import { QueueNames } from "../components/queue_names";
 import { toast, toastProblem } from "../components/toast";
 import { plural } from "../format";
-import { queues } from "../live";
 import { seconds } from "../messages/search_syntax";
 
 interface Choice {
@@ -67,11 +67,7 @@ export function openMove({ queue, ids, done }: Choice): void {
     body: () => (
       <>
         <TextField label="To queue" value={target.value} onValue={(value) => (target.value = value)} list="move-queues" required autofocus autocomplete="off" />
-        <datalist id="move-queues">
-          {[...queues.value.keys()].filter((name) => name !== queue).slice(0, 500).map((name) => (
-            <option key={name} value={name} />
-          ))}
-        </datalist>
+        <QueueNames id="move-queues" without={queue} />
       </>
     ),
     curl: () => curlLines(ids, (id) => requestOf("move_message", { queue, id }, { to: target.value })),
@@ -238,7 +234,8 @@ export function openReplay(queue: string, id: string, done?: () => void): void {
     body: () => (
       <>
         <p>The message is published again as it was, with a new id. This one stays as it is.</p>
-        <TextField label="To queue" value={target.value} onValue={(value) => (target.value = value)} />
+        <TextField label="To queue" value={target.value} onValue={(value) => (target.value = value)} list="replay-queues" autocomplete="off" />
+        <QueueNames id="replay-queues" />
       </>
     ),
     request: () => requestOf("replay", { queue }, body(false)),

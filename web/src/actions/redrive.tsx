@@ -8,6 +8,7 @@ import type { MessageFilter } from "../api/schema";
 import { Badge } from "../components/basics";
 import { TextArea, TextField } from "../components/field";
 import { openAction } from "../components/dialog";
+import { QueueNames } from "../components/queue_names";
 import { differences } from "../differ";
 import { oneLine, plural } from "../format";
 import { readChanges } from "../messages/changes";
@@ -75,10 +76,11 @@ export function openRedrive({ queues, filter, done }: RedriveChoice): void {
       <div class="stack">
         <p>Each message returns to the queue that dead-lettered it. Its receive count starts again; its history stays.</p>
         <div class="form-grid">
-          <TextField label="To another queue" placeholder="source queue" value={to.value} onValue={(value) => (to.value = value)} />
+          <TextField label="To another queue" placeholder="source queue" value={to.value} onValue={(value) => (to.value = value)} list="redrive-queues" autocomplete="off" />
           <TextField label="Messages per second" type="number" min="0.1" step="any" placeholder="no limit" value={rate.value} onValue={(value) => (rate.value = value)} />
           <TextField label="Stop after failures" type="number" min="1" step="1" placeholder="never" value={stopAfter.value} onValue={(value) => (given.value = value)} help={stopAfter.value ? "As many go out at first, more while consumers succeed. Without consumers it waits for them. Empty: all at once." : "All go out at once, whether they fail again or not."} />
         </div>
+        <QueueNames id="redrive-queues" />
         <details>
           <summary>Change fields of JSON bodies</summary>
           <div class="form-grid below">

@@ -12,8 +12,10 @@ export function watchTask(id: string | undefined, done?: () => void): void {
   const look = async () => {
     const task = await call("show_task", { id });
     if (task.state === RUNNING) return void setTimeout(() => void look().catch(() => undefined), 1000);
-    if (task.error) toast(`${task.kind} of ${task.queue}: ${task.error}`, "bad");
-    else toast(`${task.kind} of ${task.queue}: ${[`${plural(task.done, "message")} done.`, ...outcomes(task)].join(" ")}`, "good", undoOf(task, done));
+    const what = `${task.kind.charAt(0).toUpperCase()}${task.kind.slice(1)} of ${task.queue}`;
+    const ended = task.state === "done" ? what : `${what} was ${task.state}`;
+    if (task.error) toast(`${what}: ${task.error}`, "bad");
+    else toast(`${ended}: ${[`${plural(task.done, "message")} done.`, ...outcomes(task)].join(" ")}`, task.state === "done" ? "good" : "", undoOf(task, done));
     done?.();
   };
   setTimeout(() => void look().catch(() => undefined), 300);

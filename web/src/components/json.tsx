@@ -12,8 +12,31 @@ export function Json({ value, depth = 0 }: { value: unknown; depth?: number }) {
   if (typeof value === "string") return <Text value={value} />;
   const digits = digitsOf(value);
   if (digits !== undefined) return <span class="number">{digits}</span>;
+  if (Array.isArray(value) && isShort(value)) return <ShortList values={value} />;
   if (Array.isArray(value)) return <Tree open="[" close="]" entries={value.map((each, index) => [String(index), each])} keys={false} depth={depth} />;
   return <Tree open="{" close="}" entries={Object.entries(value as object)} keys depth={depth} />;
+}
+
+const SHORT_LIST = 72;
+
+/** Numbers and words that fit in one line. */
+function isShort(values: unknown[]): boolean {
+  return values.length > 0 && values.length <= SHORT_LIST / 2 && values.every((each) => each === null || typeof each !== "object" || digitsOf(each) !== undefined) && JSON.stringify(values).length <= SHORT_LIST;
+}
+
+function ShortList({ values }: { values: unknown[] }) {
+  return (
+    <span>
+      [
+      {values.map((each, index) => (
+        <>
+          {index > 0 && ", "}
+          <Json value={each} />
+        </>
+      ))}
+      ]
+    </span>
+  );
 }
 
 function Text({ value }: { value: string }) {

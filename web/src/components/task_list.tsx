@@ -12,13 +12,13 @@ import { openAction } from "./dialog";
 import { toast, toastProblem } from "./toast";
 import { DataTable, type Column } from "./table";
 
-/** Running and recent operations; `kinds` undefined: all. Draws nothing where there is none, unless `always`. */
-export function TaskList({ kinds, always }: { kinds?: string[]; always?: boolean }) {
+/** Running and recent operations; `kinds` and `part` undefined: all. Draws nothing where there is none, unless `always`. */
+export function TaskList({ kinds, part, always }: { kinds?: string[]; part?: "running" | "ended"; always?: boolean }) {
   const loaded = useLoad((signal) => call("list_tasks", {}, undefined, signal), [], 1);
-  const tasks = (loaded.value?.tasks ?? []).filter((task) => !kinds || kinds.includes(task.kind));
+  const tasks = (loaded.value?.tasks ?? []).filter((task) => (!kinds || kinds.includes(task.kind)) && (!part || (task.state === RUNNING) === (part === "running")));
   if (!always && tasks.length === 0) return null;
   return (
-    <Card title="Operations" flush>
+    <Card title={part === "running" ? "Running now" : part === "ended" ? "Ended operations" : "Operations"} flush>
       <Show of={loaded}>
         {() => (
           <DataTable

@@ -25,7 +25,6 @@ const SPANS = [
 type Span = (typeof SPANS)[number][0];
 const LIMIT = 200;
 
-/** A group, or its part in the queue that is chosen. */
 type GroupRow = ReasonGroup;
 
 export default function DeadLetters() {
@@ -34,15 +33,18 @@ export default function DeadLetters() {
   const match = query.value.get("match") ?? "";
   const given = query.value.get("span");
   const span = SPANS.find(([id]) => id === given) ?? SPANS[1];
-  const loaded = useLoad((signal) => call("group_all_dead_letters", { span: span[2], match, limit: LIMIT }, undefined, signal), [span[0], match], 5);
+  const loaded = useLoad((signal) => call("group_all_dead_letters", { queue, span: span[2], match, limit: LIMIT }, undefined, signal), [queue, span[0], match], 5);
+  const known = useLoad((signal) => call("list_dead_queues", {}, undefined, signal), [], 30);
   return (
     <div class="stack">
       <PageHead title="Dead letters">{loaded.value && <span class="soft">{summaryOf(loaded.value)}</span>}</PageHead>
+      {/* Where it is seen at once by who has just begun one. */}
+      <TaskList kinds={["redrive", "discard"]} part="running" />
       <Show of={loaded} lines={6}>
         {(found) => {
-          if (found.total === 0 && !match) return <NoDeadLetters />;
-          const names = [...new Set(found.groups.flatMap((group) => group.queues.map((part) => part.queue)))].sort();
-          const rows = found.groups.flatMap((group) => partOf(group, queue) ?? []);
+          if (found.total === 0 && !match && !queue) return <NoDeadLetters />;
+          const names = [...new Set([...(known.value?.queues.map((each) => each.queue) ?? []), queue])].filter(Boolean).sort();
+          const rows = found.groups;
           const group = rows.find((each) => each.reason === chosen) ?? (rows.length === 1 ? rows[0] : undefined);
           return (
             <>
@@ -52,7 +54,7 @@ export default function DeadLetters() {
                 actions={
                   <>
                     <FilterBox label="Filter by reason" value={match} onValue={(value) => setQuery({ match: value })} />
-                    <SelectField label="Queue" value={queue} options={[["", "All queues"], ...[...new Set([...names, queue])].filter(Boolean).map((name) => [name, name] as const)]} onValue={(value) => setQuery({ queue: value, group: undefined })} />
+                    <SelectField label="Queue" value={queue} options={[["", "All queues"], ...names.map((name) => [name, name] as const)]} onValue={(value) => setQuery({ queue: value, group: undefined })} />
                     <Choice<Span> label="Span of the trend" value={span[0]} options={SPANS.map(([id, title]) => [id, title] as const)} onChange={(next) => setQuery({ span: next === "24h" ? undefined : next })} />
                   </>
                 }
@@ -70,7 +72,7 @@ export default function DeadLetters() {
                     { keys: "p", what: "Look at the group", run: (row) => setQuery({ group: row.reason }) },
                     ...(may("manage") ? [{ keys: "r", what: "Redrive the group", run: (row: GroupRow) => redrive(row, loaded.reload) }] : []),
                   ]}
-                  empty={<p class="state">No reason has “{match}” in it{queue && <> in {queue}</>}.</p>}
+                  empty={<p class="state">{match ? `No reason has “${match}” in it` : "There are no dead letters"}{queue && ` in ${queue}`}.</p>}
                 />
               </Card>
               {!found.complete && <p class="soft">There are more dead letters than could be grouped in five seconds: {count(found.scanned)} were read, and the counts are of those.</p>}
@@ -80,15 +82,9 @@ export default function DeadLetters() {
           );
         }}
       </Show>
-      <TaskList kinds={["redrive", "discard"]} />
+      <TaskList kinds={["redrive", "discard"]} part="ended" />
     </div>
   );
-}
-
-function partOf(group: ReasonGroup, queue: string): GroupRow | undefined {
-  if (!queue) return group;
-  const part = group.queues.find((each) => each.queue === queue);
-  return part && { ...group, count: part.count, queues: [part], samples: group.samples.filter((each) => each.queue === queue) };
 }
 
 function summaryOf(found: ReasonGroups): string {

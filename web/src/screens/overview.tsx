@@ -20,14 +20,19 @@ export default function Overview() {
     <div class="stack">
       <h1 class="visually-hidden">Overview</h1>
       <Live />
-      <div class="main-side">
-        <div class="stack">
-          {isAdmin() && <RateChart />}
-          {isAdmin() && <DepthChart />}
-          {isAdmin() && <AgeChart />}
+      {isAdmin() ? (
+        <div class="main-side">
+          <div class="stack">
+            <RateChart />
+            <DepthChart />
+            <AgeChart />
+          </div>
+          <Attention />
         </div>
+      ) : (
+        // The history of all queues together is for administrators; that of a queue is on its own screen.
         <Attention />
-      </div>
+      )}
       <QueueTable />
     </div>
   );

@@ -72,7 +72,7 @@ export function Attention() {
   const grown = growing(rows, new Set([...deadNames, ...idle.map((row) => row.name)]));
   const paused = rows.filter((row) => row.paused);
   // What a list below says already, with a link to its queue, is not said twice.
-  const said = new Set([...idle.map((row) => `nobody-consumes ${row.name}`), ...grown.map((row) => `backlog-grows ${row.name}`)]);
+  const said = new Set([...idle.flatMap((row) => [`nobody-consumes ${row.name}`, `oldest-message ${row.name}`]), ...grown.map((row) => `backlog-grows ${row.name}`)]);
   const others = (alerts.value ?? []).filter((each) => !said.has(`${each.alert} ${each.subject}`));
   const found = [others, dead.value ?? [], idle, grown, paused].reduce((sum, list) => sum + list.length, 0);
   return (

@@ -51,7 +51,9 @@ export function QueueMessages({ queue }: TabProps) {
   const [selected, setSelected] = useState<Set<string>>(new Set());
   const parsed = useMemo(() => parseSearch(text), [text]);
   const searches = text.trim() !== "" && state !== "history";
-  const pages = usePages<Row>((after, signal) => readPage(name, state, searches, parsed.filter, span, after, signal), [name, state, text, span], {
+  // Without the part that is not understood it would be another search.
+  const unreadable = searches && parsed.problems.length > 0;
+  const pages = usePages<Row>((after, signal) => unreadable ? Promise.resolve({ rows: [] }) : readPage(name, state, searches, parsed.filter, span, after, signal), [name, state, text, span], {
     everySeconds: searches || state === "history" || selected.size > 0 ? undefined : 2,
     goOnSeconds: searches ? GO_ON : 0,
   });
@@ -124,14 +126,14 @@ export function QueueMessages({ queue }: TabProps) {
             current={openId ? `${name}/${openId}` : undefined}
             selected={selected}
             onSelect={may("manage", name) && state !== "history" ? setSelected : undefined}
-            empty={pages.problem ? <></> : <Nothing state={state} searches={searches} more={pages.more} name={name} />}
+            empty={pages.problem ? <></> : unreadable ? <Empty title="Nothing was searched" /> : <Nothing state={state} searches={searches} more={pages.more} name={name} />}
           />
         )}
         <footer class="toolbar">
           <span class="soft" aria-live="polite">
-            {searches ? `Searched ${count(pages.scanned)}${total === undefined ? "" : ` of ${count(Math.max(total, pages.scanned))}`} messages, ${count(pages.rows.length)} found` : `${plural(pages.rows.length, "message")} shown${total === undefined ? "" : ` of ${count(total)}`}`}
+            {unreadable ? "" : searches ? `Searched ${count(pages.scanned)}${total === undefined ? "" : ` of ${count(Math.max(total, pages.scanned))}`} messages, ${count(pages.rows.length)} found` : `${plural(pages.rows.length, "message")} shown${total === undefined ? "" : ` of ${count(total)}`}`}
             {pages.dropped > 0 && `; ${count(pages.dropped)} earlier ones left the page`}
-            {searches && ` (${GO_ON} s of search at a time)`}
+            {searches && !unreadable && ` (${GO_ON} s of search at a time)`}
           </span>
           {pages.more && (
             <Button small onClick={pages.load} disabled={pages.loading}>

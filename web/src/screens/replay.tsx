@@ -12,6 +12,7 @@ import { Button, Card, Empty, Facts, PageHead, Show, Time } from "../components/
 import { Chart } from "../components/chart";
 import { openAction } from "../components/dialog";
 import { CheckField, SelectField, TextField } from "../components/field";
+import { QueueNames } from "../components/queue_names";
 import { RangeChoice, useRange } from "../components/series_chart";
 import { TaskList } from "../components/task_list";
 import { bytes, clock, count, localInput, plural, rate, secondsOfInput } from "../format";
@@ -216,9 +217,10 @@ function openReplay({ queue, since, until, filter }: Chosen): void {
           Messages that were published {until === undefined ? `since ${clock(since * 1000)}` : `from ${clock(since * 1000)} to ${clock(until * 1000)}`} are published again with their ids.
         </p>
         <div class="form-grid">
-          <TextField label="To another queue" placeholder={queue} value={target.value} onValue={(value) => (target.value = value)} />
+          <TextField label="To another queue" placeholder={queue} value={target.value} onValue={(value) => (target.value = value)} list="replay-queues" autocomplete="off" />
           <TextField label="Messages per second" type="number" min="0.1" step="any" placeholder="no limit" value={rate.value} onValue={(value) => (rate.value = value)} />
         </div>
+        <QueueNames id="replay-queues" without={queue} />
         <CheckField label="Messages that were purged, too" checked={purged.value} onValue={(value) => (purged.value = value)} />
       </div>
     ),
