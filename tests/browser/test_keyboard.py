@@ -100,3 +100,20 @@ def test_a_dialog_gives_the_focus_back(served: Served, page: Page) -> None:
     expect(dialog).to_have_count(0)
     expect(button).to_be_focused()
     assert queue.stats().ready == 2  # nothing was done
+
+
+def test_rows_are_marked_selected_and_peeked_into_by_keys(served: Served, page: Page) -> None:
+    OpenQ("orders", url=served.url).publish_many(["first", "second", "third"])
+    page.goto("/ui/queues/orders/messages")
+    expect(page.get_by_role("row")).to_have_count(4)
+    for key in ("j", "j", "x", "j", "x", "k"):
+        page.keyboard.press(key)
+    expect(page.get_by_text("2 selected")).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("first")).get_by_role("checkbox")).not_to_be_checked()
+    page.keyboard.press("p")
+    expect(page.get_by_role("region", name=re.compile("^Message ")).get_by_text("second")).to_be_visible()
+
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard")
+    for text in ("Next row", "Select the row", "Peek into the message"):
+        expect(dialog.get_by_text(text)).to_be_visible()

@@ -221,12 +221,12 @@ def test_bodies_and_properties_of_every_kind_are_readable(browser: Browser, tmp_
         page.goto("/ui/queues/mixed/messages")
         detail = page.get_by_role("region", name=re.compile("^Message "))
         for row, layers, text in (
-            (1, "gzip \u203a JSON", '"by gzip"'),
-            (2, "msgpack", '"msgpack"'),
-            (3, "base64 \u203a JSON", '"base64"'),
+            (1, ("gzip", "JSON"), '"by gzip"'),
+            (2, ("msgpack",), '"msgpack"'),
+            (3, ("base64", "JSON"), '"base64"'),
         ):
             page.get_by_role("row").nth(row).get_by_role("button").click()
-            expect(detail.locator(".row.between > .soft")).to_have_text(layers)
+            expect(detail.locator(".row.between > .soft")).to_have_text(re.compile(f"^{'.+'.join(layers)}$"))
             expect(detail.get_by_text(text)).to_be_visible()
         page.get_by_role("row").nth(1).get_by_role("button").click()
         detail.get_by_label("Decode").select_option("hex")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pika
@@ -110,6 +110,55 @@ def test_an_hour_is_replayed(served: Served, page: Page) -> None:
         dialog.get_by_role("button", name="Replay 12").click()
 
         until(lambda: events.stats().ready == 12, "the hour is back")
+
+
+def test_a_span_is_picked_on_the_chart_and_replayed_into_another_queue(served: Served, page: Page) -> None:
+    other = OpenQ("other", url=served.url)
+    with OpenQ("events", url=served.url) as events:
+        events.publish_many([{"n": number} for number in range(12)])
+        events.ack_many(events.receive_many(12, 10))
+        page.goto("/ui/replay?queue=events")
+        expect(page.get_by_text("12 messages,")).to_be_visible()
+        plot = page.locator(".u-over")
+        box = plot.bounding_box()
+        assert box is not None
+        middle = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + box["width"] * 0.2, middle)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=4)
+        page.mouse.up()
+        expect(page).to_have_url(re.compile(r"since=\d+&until=\d+"))
+        expect(page.get_by_text("No message of the span matches.")).to_be_visible()
+
+        # To now, and only some of them.
+        page.get_by_label("Until").fill("")
+        page.get_by_label("Only those that match").fill("body.n=7")
+        expect(page.get_by_text("1 message,")).to_be_visible()
+        page.get_by_role("button", name="Replay…").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("To another queue").fill("other")
+        dialog.get_by_label("Messages per second").fill("5")
+        dialog.get_by_role("button", name="Replay 1").click()
+        until(lambda: other.stats().ready == 1, "the message is there")
+        assert other.peek().body == {"n": 7}
+        expect(page.get_by_text("Replay of events: 1 message done.")).to_be_visible()
+
+
+def test_times_are_local_with_utc_on_hover(browser: Browser, served: Served) -> None:
+    visitor = Visitor(browser, served.url, timezone_id="Asia/Kathmandu")
+    queue = OpenQ("orders", url=served.url)
+    id = queue.publish("x")
+    queue.receive()
+    sent = datetime.fromtimestamp(queue.timeline(id)[0].time_ms / 1000, UTC)
+    visitor.page.goto(f"/ui/messages/{id}?queue=orders")
+    step = visitor.page.get_by_role("listitem").filter(has_text="published").locator("time")
+    there = sent.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    expect(step).to_contain_text(there.strftime("%H:%M:%S"))
+    expect(step).to_have_attribute("title", re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ UTC$"))
+    leased = visitor.page.get_by_role("listitem").filter(has_text="leased until").locator("time").last
+    expect(leased).to_have_attribute("title", re.compile("UTC$"))
+    visitor.close()
+    visitor.check()
 
 
 def test_a_connection_is_closed(both: tuple[Served, int], page: Page) -> None:

@@ -16,9 +16,15 @@ def test_messages_are_moved_with_their_ids(cli: Cli, q: str) -> None:
     cli("queue", "create", f"{q}-other")
     first, second, _ = ids_of(cli, q)
 
-    assert "would move 2 messages" in cli("message", "move", q, first, second, "--to", f"{q}-other", "--dry-run").out
+    assert (
+        "would move 2 messages"
+        in cli("message", "move", q, first, second, "--to", f"{q}-other", "--dry-run").out
+    )
     assert cli.counts(q) == (3, 0, 0)
-    assert cli("message", "move", q, first, second, "--to", f"{q}-other").out == f"2 messages moved to {q}-other\n"
+    assert (
+        cli("message", "move", q, first, second, "--to", f"{q}-other").out
+        == f"2 messages moved to {q}-other\n"
+    )
     assert ids_of(cli, f"{q}-other") == [first, second]
 
 

@@ -1,4 +1,4 @@
-"""`openq send`, `recv`, `ack`, `nack`, `peek`, `tail`, `events`, `search`, `message`, `why` and `timeline`."""
+"""Commands for messages: `openq send`, `recv`, `peek`, `search`, `message`, `timeline` and their like."""
 
 from __future__ import annotations
 
