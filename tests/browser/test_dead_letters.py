@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from openq import OpenQ
+from tests.browser.shell import copied, run
 from tests.serving import Served
 from tests.waiting import until
 
@@ -144,3 +145,19 @@ def test_what_runs_stands_above_what_failed(served: Served, page: Page) -> None:
     expect(page.get_by_text("Redrive of orders-dead was cancelled:")).to_be_visible()
     expect(page.get_by_role("region", name="Ended operations")).to_be_visible()
     expect(running).to_have_count(0)
+
+
+@pytest.mark.ui
+def test_the_lines_for_a_group_without_a_reason_touch_only_that_group(served: Served, page: Page) -> None:
+    orders = fail(served.url, "orders", 2, "broken")
+    dead = OpenQ("orders-dead", url=served.url)
+    with OpenQ("orders", url=served.url, dlq=dead, max_receives=1) as queue:
+        queue.publish("no reason")
+        queue.nack(queue.receive())
+    page.goto("/ui/dead-letters?queue=orders-dead")
+    page.get_by_role("row", name=re.compile("max_receives|no reason given")).get_by_role("link").first.click()
+    page.get_by_role("button", name="Redrive 1").click()
+    cli, _curl = copied(page.get_by_role("dialog"))
+    run(f"{cli} --yes")
+    until(lambda: orders.stats().ready == 1, "one is back")
+    assert (orders.peek().body, dead.stats().ready) == ("no reason", 2)

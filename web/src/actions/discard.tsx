@@ -1,7 +1,7 @@
 /** Discard: delete messages for good, as a long operation of the server. */
 import { call, requestOf } from "../api/client";
 import { plainText } from "../api/json";
-import { cliLine } from "../api/lines";
+import { cliLine, flag, type Flag } from "../api/lines";
 import type { MessageFilter } from "../api/schema";
 import { openAction } from "../components/dialog";
 import { plural } from "../format";
@@ -37,11 +37,10 @@ export function openDiscard({ queues, filter, done }: DiscardChoice): void {
 }
 
 /** The flags of the command line for a filter. */
-export function filterFlags(filter: Partial<MessageFilter> | undefined): string[] {
+export function filterFlags(filter: Partial<MessageFilter> | undefined): Flag[] {
   if (!filter) return [];
-  const flags: string[] = [];
-  // Joined where the value is empty or would be read as a flag of its own.
-  const add = (name: string, value: string) => flags.push(...(value === "" || value.startsWith("-") ? [`${name}=${value}`] : [name, value]));
+  const flags: Flag[] = [];
+  const add = (name: string, value: string) => flags.push(flag(name, value));
   if (filter.text) add("--text", filter.text);
   if (filter.message_type) add("--type", filter.message_type);
   if (filter.reason) add("--reason", filter.reason);

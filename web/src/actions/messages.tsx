@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 
 import { call, Problem, requestOf } from "../api/client";
 import { parseJson } from "../api/json";
-import { cliLine, curlLines } from "../api/lines";
+import { cliLine, curlLines, flag } from "../api/lines";
 import type { MessageView, NewMessage } from "../api/schema";
 import { openAction } from "../components/dialog";
 import { TextArea, TextField } from "../components/field";
@@ -212,13 +212,13 @@ export function openEdit(queue: string, message: MessageView, done?: () => void)
   });
 }
 
-/** `openq message edit`: options joined with their values, which may be empty or begin with a dash. */
 function editLine(queue: string, id: string, isJson: boolean, change: { body?: string; type?: string; attributes?: string }): string {
   const options = [
-    change.body !== undefined && isJson && "--as=json",
-    change.type !== undefined && `--type=${change.type}`,
-    change.attributes !== undefined && `--attributes=${change.attributes}`,
+    change.body !== undefined && isJson && flag("--as", "json"),
+    change.type !== undefined && flag("--type", change.type),
+    change.attributes !== undefined && flag("--attributes", change.attributes),
   ];
+  if (change.body === "") return `${cliLine("message", "edit", queue, id, ...options)} ''`;
   return cliLine("message", "edit", ...options, queue, id, ...(change.body === undefined ? [] : ["--", change.body]));
 }
 

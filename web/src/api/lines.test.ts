@@ -1,6 +1,6 @@
 import { afterEach, expect, it, vi } from "vitest";
 
-import { boto3Lines, cliLine, curlLine, curlLines, pikaLines, quote, repeated, setNeedsToken } from "./lines";
+import { boto3Lines, cliLine, curlLine, curlLines, flag, pikaLines, quote, repeated, setNeedsToken } from "./lines";
 
 it("quotes what a shell would read otherwise", () => {
   expect(quote("orders")).toBe("orders");
@@ -63,4 +63,9 @@ it("names AMQP as the browser reaches it, and a login where one is needed", () =
   expect(pikaLines("amqp://0.0.0.0:5673", "queues.example", false)).toContain('"amqp://guest:guest@queues.example:5673/"');
   expect(pikaLines("", "h", true)).toContain('"amqp://NAME:PASSWORD@h:5672/"');
   expect(boto3Lines("http://h:1", true)).toContain('aws_access_key_id="ACCESS_KEY_ID"');
+});
+
+it("keeps an option of the page an option, whatever its value is", () => {
+  expect(cliLine("dlq", "discard", "q", flag("--reason-group", ""))).toBe("openq dlq discard q --reason-group=");
+  expect(cliLine("dlq", "discard", "q", flag("--text", "--url=http://h"), flag("--reason", "a b"))).toBe("openq dlq discard q --text=--url=http://h --reason 'a b'");
 });

@@ -82,7 +82,7 @@ function wordsOf({ name, value }: Flag): string[] {
 
 /** `openq` with its words quoted, and the address of this server; empty, undefined and false words are left out. */
 export function cliLine(...words: (string | number | false | undefined | null | Flag)[]): string {
-  const given = words.filter((word) => word !== false && word !== undefined && word !== null && word !== "").map((word) => (typeof word === "object" ? word : String(word)));
+  const given = words.flatMap((word) => (word === false || word === undefined || word === null || word === "" ? [] : [typeof word === "object" ? word : String(word)]));
   const origin = typeof location === "undefined" ? DEFAULT_ORIGINS[0]! : location.origin;
   const isLocal = LOCAL.some((name) => name === given[0] || name === `${given[0]} ${given[1]}`);
   const { kept, names } = disarmed(given, origin);

@@ -1,7 +1,7 @@
 /** The send form as a message for the REST API. */
 import type { NewMessage } from "../api/schema";
 import { parseJson } from "../api/json";
-import { cliLine, repeated } from "../api/lines";
+import { cliLine, flag, repeated, type Flag } from "../api/lines";
 import { seconds } from "./search_syntax";
 
 export const KINDS = [
@@ -79,10 +79,9 @@ export function draftOf(form: SendForm): { message: NewMessage; times: number; p
 
 /** `lines`: each of them is a message, read from a file. */
 export function sendLine(queue: string, form: SendForm, lines?: boolean): string {
-  const options: string[] = [];
+  const options: Flag[] = [];
   const add = (name: string, value: string) => {
-    // Joined where the value would be read as an option of its own.
-    if (value.trim()) options.push(...(value.startsWith("-") ? [`${name}=${value}`] : [name, value]));
+    if (value.trim()) options.push(flag(name, value));
   };
   if (form.kind !== "text") add("--as", form.kind);
   add("--type", form.type);
@@ -91,7 +90,7 @@ export function sendLine(queue: string, form: SendForm, lines?: boolean): string
   add("--group", form.group);
   add("--dedup-id", form.dedup);
   add("--priority", form.priority);
-  for (const [name, value] of form.attributes) if (name) options.push("--attribute", `${name}=${value}`);
+  for (const [name, value] of form.attributes) if (name) options.push(flag("--attribute", `${name}=${value}`));
   if (lines) return `${cliLine("send", queue, "--lines", ...options)} < FILE`;
   let line = cliLine("send", queue, form.body, ...options);
   if (form.body === "") line = `${line} ''`;
