@@ -18,6 +18,7 @@ from pathlib import Path
 
 READY_S = 120  # it takes a second; a machine may be very busy
 MIN_PORT, MAX_PORT = 10_000, 32_000
+REFUSED_BY_BROWSERS = (10_080,)  # ERR_UNSAFE_PORT: that of another protocol
 CLAIMED_S = 600
 
 
@@ -28,7 +29,7 @@ def free_port() -> int:
     chooser = random.Random(os.urandom(8))
     while True:
         port = chooser.randrange(MIN_PORT, MAX_PORT)
-        if not _claim(port):
+        if port in REFUSED_BY_BROWSERS or not _claim(port):
             continue
         with socket.socket() as probe:
             try:
