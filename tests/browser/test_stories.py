@@ -119,6 +119,8 @@ def test_a_span_is_picked_on_the_chart_and_replayed_into_another_queue(served: S
         events.ack_many(events.receive_many(12, 10))
         page.goto("/ui/replay?queue=events")
         expect(page.get_by_text("12 messages,")).to_be_visible()
+        # A queue that was just created has its first values a moment later.
+        expect(page.get_by_role("img", name=re.compile("Published: now"))).to_be_visible()
         plot = page.locator(".u-over")
         box = plot.bounding_box()
         assert box is not None

@@ -85,6 +85,7 @@ export function Chart(props: ChartProps) {
           Table
         </Button>
       </div>
+      {times.length === 0 && <p class="soft">There are no values yet.</p>}
       {asTable ? <ValueTable {...props} /> : <div ref={box} role="img" aria-label={summary(props)} />}
     </figure>
   );
@@ -154,7 +155,8 @@ function options(props: ChartProps, width: number, setAt: (index: number | null)
       setCursor: [(chart) => setAt(chart.cursor.idx ?? null)],
       setSelect: [
         (chart) => {
-          if (!props.onSpan || chart.select.width < 3) return;
+          // Without values there are no times below the mouse.
+          if (!props.onSpan || chart.select.width < 3 || chart.data[0].length === 0) return;
           props.onSpan(chart.posToVal(chart.select.left, "x"), chart.posToVal(chart.select.left + chart.select.width, "x"));
         },
       ],

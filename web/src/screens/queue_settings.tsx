@@ -130,7 +130,7 @@ function SettingRow(props: { setting: SettingDescription; value: string; isChang
           ))}
         </select>
       ) : (
-        <input {...common} class="input" value={value} placeholder={setting.optional ? "none" : undefined} onInput={(event) => props.onValue(event.currentTarget.value)} />
+        <input {...common} class="input" value={value} placeholder={setting.optional || setting.kind === "key_limits" ? "none" : undefined} onInput={(event) => props.onValue(event.currentTarget.value)} />
       )}
       <div id={`${id}-help`}>
         {props.wrong && <p class="bad">{props.wrong}</p>}
