@@ -116,6 +116,7 @@ def test_a_queue_has_its_own_samples_also_where_another_has_newer_ones(served: S
     expect(page.get_by_text("10 in 2 queues")).to_be_visible()
 
 
+@pytest.mark.ui
 def test_samples_show_what_differs_first(served: Served, page: Page) -> None:
     with OpenQ("orders", url=served.url, dlq=OpenQ("orders-dead", url=served.url), max_receives=1) as orders:
         for number in range(2):
@@ -129,6 +130,7 @@ def test_samples_show_what_differs_first(served: Served, page: Page) -> None:
     expect(rows.nth(4)).to_have_text("body.shopnorthnorth")
 
 
+@pytest.mark.ui
 def test_what_runs_stands_above_what_failed(served: Served, page: Page) -> None:
     fail(served.url, "orders", 50, "down")
     page.goto("/ui/dead-letters")

@@ -102,6 +102,7 @@ def test_a_dialog_gives_the_focus_back(served: Served, page: Page) -> None:
     assert queue.stats().ready == 2  # nothing was done
 
 
+@pytest.mark.ui
 def test_rows_are_marked_selected_and_peeked_into_by_keys(served: Served, page: Page) -> None:
     OpenQ("orders", url=served.url).publish_many(["first", "second", "third"])
     page.goto("/ui/queues/orders/messages")

@@ -119,6 +119,7 @@ def test_an_edited_message_keeps_its_long_numbers(served: Served, page: Page) ->
     assert [dict(body)["id"] for body in bodies(queue)] == [LONG, LONG]  # type: ignore[call-overload]
 
 
+@pytest.mark.ui
 def test_undoing_a_delay_gives_every_message_its_own_due_time_back(served: Served, page: Page) -> None:
     queue = OpenQ("jobs", url=served.url)
     queue.publish("soon")
@@ -187,6 +188,7 @@ def test_the_send_form_has_every_field_and_its_lines_send_the_same(
     assert [message.body for message in queue.peek_many(20)] == ["first", "second", "-third"] * 2
 
 
+@pytest.mark.ui
 def test_a_message_is_deduplicated_by_the_id_of_the_form(served: Served, page: Page) -> None:
     queue = OpenQ("orders", url=served.url)
     page.goto("/ui/queues/orders/send")
@@ -200,6 +202,7 @@ def test_a_message_is_deduplicated_by_the_id_of_the_form(served: Served, page: P
     assert queue.stats().ready == 1
 
 
+@pytest.mark.ui
 def test_bodies_and_properties_of_every_kind_are_readable(browser: Browser, tmp_path: Path) -> None:
     with serving.served_amqp(tmp_path / "data") as (served, port):
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
@@ -238,6 +241,7 @@ def test_bodies_and_properties_of_every_kind_are_readable(browser: Browser, tmp_
         visitor.check()
 
 
+@pytest.mark.ui
 def test_past_messages_have_the_line_of_their_span(served: Served, page: Page) -> None:
     with OpenQ("orders", url=served.url) as queue:
         queue.publish("done")

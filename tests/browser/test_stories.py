@@ -112,6 +112,7 @@ def test_an_hour_is_replayed(served: Served, page: Page) -> None:
         until(lambda: events.stats().ready == 12, "the hour is back")
 
 
+@pytest.mark.ui
 def test_a_span_is_picked_on_the_chart_and_replayed_into_another_queue(served: Served, page: Page) -> None:
     other = OpenQ("other", url=served.url)
     with OpenQ("events", url=served.url) as events:
@@ -152,6 +153,7 @@ def test_a_span_is_picked_on_the_chart_and_replayed_into_another_queue(served: S
         expect(page.get_by_text("Replay of events: 1 message done.")).to_be_visible()
 
 
+@pytest.mark.ui
 def test_times_are_local_with_utc_on_hover(browser: Browser, served: Served) -> None:
     visitor = Visitor(browser, served.url, timezone_id="Asia/Kathmandu")
     queue = OpenQ("orders", url=served.url)
