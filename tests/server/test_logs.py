@@ -178,6 +178,23 @@ def test_with_json_a_wrong_setting_is_a_log_line_too() -> None:
     assert "--port" in line["reason"]
 
 
+@pytest.mark.parametrize("words", [["--nonsense"], ["--store"], ["--log-format", "json", "--max", "3"]])
+def test_with_json_a_wrong_flag_is_a_log_line_too(words: list[str]) -> None:
+    done = run_openq("serve", *words, OPENQ_LOG_FORMAT="json")
+
+    assert (done.code, done.out) == (2, "")
+    [line] = lines_of(done.err.splitlines())
+    assert line["event"] == "not_started"
+    assert "`openq serve --help`" in line["reason"]
+
+
+def test_without_json_a_wrong_flag_is_a_line_for_people() -> None:
+    done = run_openq("serve", "--nonsense")
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("openq: unrecognized arguments: --nonsense")
+
+
 def test_a_first_key_that_no_output_may_show_is_refused() -> None:
     done = run_openq("serve", "--memory", "--auth", "on", "--port", "0", "--log-format", "json")
 

@@ -6,6 +6,7 @@ appear at once.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -87,6 +88,10 @@ def _parse_and_run(path: Sequence[str], command: Command, rest: Sequence[str]) -
     from .parser import Parser
 
     parser = Parser(path, command)
+    if path == ["serve"] and _wants_json_log(rest):
+        from .log_line import log_not_started
+
+        parser.report = log_not_started  # type: ignore[method-assign]
     try:
         options, unknown = parser.parse_known_args(rest)
     except SystemExit as stop:  # argparse leaves this way after --help and after an error
@@ -94,6 +99,17 @@ def _parse_and_run(path: Sequence[str], command: Command, rest: Sequence[str]) -
     if unknown:
         return parser.reject_unknown(unknown)
     return run_command(lambda options: load_function(command.run)(options), options)
+
+
+def _wants_json_log(words: Sequence[str]) -> bool:
+    """Whether a server with these words, which cannot be parsed, was to log as JSON and nothing else."""
+    if "--json" in words:
+        return False
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag == "--log-format":
+            return (value if equals else "".join(words[at + 1 : at + 2])) == "json"
+    return os.environ.get("OPENQ_LOG_FORMAT") == "json"
 
 
 def load_function(name: str) -> Callable[[Namespace], int]:

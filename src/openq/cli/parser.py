@@ -96,8 +96,13 @@ class Parser(ArgumentParser):
         self._actions = self._all_actions
         return f"{examples_text(self._examples)}\n\n{super().format_help()}"
 
+    @staticmethod
+    def report(text: str) -> None:
+        """Replaced where mistakes are log lines."""
+        say(text)
+
     def error(self, message: str) -> NoReturn:
-        say(f"{message}; see `{self.prog} --help`")
+        self.report(f"{message}; see `{self.prog} --help`")
         sys.exit(USAGE)
 
     def reject_unknown(self, words: Sequence[str]) -> int:
@@ -107,5 +112,5 @@ class Parser(ArgumentParser):
         flags = [word.partition("=")[0] for word in words if word.startswith("-")]
         close = get_close_matches(flags[0], self._option_string_actions, 1) if flags else []
         hint = f"did you mean {close[0]}? " if close else ""
-        say(f"unrecognized arguments: {' '.join(words)}; {hint}see `{self.prog} --help`")
+        self.report(f"unrecognized arguments: {' '.join(words)}; {hint}see `{self.prog} --help`")
         return USAGE

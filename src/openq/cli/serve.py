@@ -52,16 +52,10 @@ def _serve(config: Config, options: Namespace) -> int:
 
 
 def _log_failure(error: Exception) -> int:
-    """With `--log-format json` the last line is a log line too."""
-    import logging
+    from .log_line import log_not_started
 
-    from ..logs import emit
-    from ..server.logs import set_up_logging
-
-    writer = set_up_logging(Config(log_format="json"))
     text = (
         f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
     )
-    emit(logging.getLogger("openq.server"), logging.CRITICAL, "not_started", reason=text)
-    writer.flush()
+    log_not_started(text)
     return exit_code_of(error)
