@@ -119,14 +119,14 @@ def parse(text: str, limits: Mapping[str, float] | None = None) -> Expression:
     return _Parser(text, limits or {}).parse()
 
 
-def ages_of(expressions: Iterable[Expression]) -> frozenset[float] | None:
-    """The ages of the oldest message at which one of the results may change; None: at any age."""
+def ages_of(expressions: Iterable[Expression]) -> list[float] | None:
+    """The ages of the oldest message at which one of the results may change, in order; None: at any age."""
     found: set[float] = set()
     for expression in expressions:
         if expression.ages_s is None:
             return None
         found |= expression.ages_s
-    return frozenset(found)
+    return sorted(found)
 
 
 def read_number(text: str) -> float | None:
@@ -254,6 +254,8 @@ class _Parser:
         for age, other in ((left, right), (right, left)):
             if age in self._ages and other in self._constants:
                 self._compared_ages[age] = self._constants[other]
+        if right in self._constants:
+            return _compared_with(operator, left, self._constants[right])
         return _compared(operator, left, right)
 
     def _sum(self) -> Node:
@@ -408,6 +410,16 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "==": lambda left, right: left == right,
     "!=": lambda left, right: left != right,
 }
+
+
+def _compared_with(operator: str, left: Node, constant: float) -> Node:
+    compare = _COMPARE[operator]
+
+    def evaluate(source: Source) -> Value:
+        value = left(source)
+        return None if value is None else float(compare(value, constant))
+
+    return evaluate
 
 
 def _compared(operator: str, left: Node, right: Node) -> Node:

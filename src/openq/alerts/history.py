@@ -31,7 +31,7 @@ class Track:
         self.latest = row
         self.changed_s = now_s
         self.settled = False  # evaluated since its window has no change any more
-        self.held: frozenset[str] = frozenset()  # the rules that held then
+        self.held: tuple[str, ...] = ()  # the rules that held then
         self.due_s = math.inf  # when an age reaches a limit of a rule
         self.names: Mapping[str, str] = {}
 
@@ -92,14 +92,18 @@ class Tracks:
             track.drop(now_s - self.window_s - self._step_s)
         return track
 
-    def due_s(self, track: Track, ages_s: frozenset[float] | None, now_s: float) -> float:
-        """When the age of a subject reaches one of these; a second more, because times are rounded."""
+    def due_s(self, track: Track, ages_s: Sequence[float] | None, now_s: float) -> float:
+        """When the age of a subject reaches one of these, which are in order; a second more, because times
+        are rounded."""
         since_s = track.latest[self.age_at] if self.age_at >= 0 else None
         if since_s is None:
             return math.inf
         if ages_s is None:
             return now_s
-        return min((since_s + age_s for age_s in ages_s if since_s + age_s > now_s - 1), default=math.inf)
+        for age_s in ages_s:
+            if since_s + age_s > now_s - 1:
+                return since_s + age_s
+        return math.inf
 
     def keep(self, names: Mapping[str, object] | set[str]) -> None:
         """Forget the subjects that are gone."""

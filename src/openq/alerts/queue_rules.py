@@ -32,6 +32,8 @@ class QueueRules:
         others = [each for each in rules if each not in plain]
         quiet_s = now_s - tracks.window_s - 1
         ages_s = ages_of(each.condition for each in plain)
+        for_all = [(each.name, each.condition.evaluate) for each in plain if not each.rule.queues]
+        for_some = [each for each in plain if each.rule.queues]
         turns = 1 + self._unsettled // REEVALUATED
         self._turn = (self._turn + 1) % turns
         self._unsettled = 0
@@ -43,7 +45,9 @@ class QueueRules:
             self._unsettled += not track.settled
             is_in_turn = not track.settled and (count % turns == self._turn or track.changed_s == now_s)
             if is_in_turn or now_s >= track.due_s:
-                track.held = frozenset(each.name for each in plain if _holds(each, name, source))
+                held = [rule for rule, evaluate in for_all if evaluate(source)]
+                held += [each.name for each in for_some if _holds(each, name, source)]
+                track.held = tuple(held)
                 track.settled = track.changed_s < quiet_s
                 track.due_s = tracks.due_s(track, ages_s, now_s)
             for rule_name in track.held:
