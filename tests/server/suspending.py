@@ -79,7 +79,7 @@ class SuspendingBroker(LocalBroker):
 
 
 class SuspendingSession:
-    publish_later = None
+    publish_later = ack_later = None
 
     def __init__(self, inner: LoopSession) -> None:
         self._inner = inner

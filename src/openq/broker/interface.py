@@ -311,6 +311,7 @@ class Messages(LibraryMessages, Protocol):
 
 Committed = Callable[[OpenQError | None], None]  # called with the error that prevents the commit
 PublishLater = Callable[[str, bytes, int, Properties | None, Callable[[int, Exception | None], None]], bool]
+AckLater = Callable[[str, tuple[int, int], Callable[[], None], Callable[[Exception | None], None]], None]
 
 
 class LoopSession(Protocol):
@@ -320,6 +321,8 @@ class LoopSession(Protocol):
     # once it is durable: it gets the sequence, or 0 and the error, if there is one. False: nothing happens.
     # None: not offered.
     publish_later: PublishLater | None
+    # The same for `ack_one`. It gets the error, or None, and a function that is called before the acks.
+    ack_later: AckLater | None
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         """Call `work` so that its calls of the broker may suspend it; a plain call where none does."""

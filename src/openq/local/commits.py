@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..broker.interface import Committed
 from ..errors import Closed, JournalFailed, OpenQError
-from .publish_runs import PublishRuns
+from .turn_runs import AckRuns, PublishRuns
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -27,6 +27,7 @@ class MemorySession:
     """The `LoopSession` of a broker whose answers wait for no disk."""
 
     publish_later = None
+    ack_later = None
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         work(*arguments)
@@ -78,6 +79,7 @@ class CommitNotifier:
         self._awaited = 0  # groups that are not notified yet
         self._lone_groups = 0  # in a row, with one callback each and no other group awaited
         self.publish_later = PublishRuns(broker, self).add
+        self.ack_later = AckRuns(broker, self).add
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         work(*arguments)

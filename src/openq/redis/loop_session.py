@@ -14,7 +14,7 @@ from .store import RedisStore
 class GreenletSession:
     """The `LoopSession` of a store whose calls wait, and which tracks what each greenlet wrote."""
 
-    publish_later = None  # the calls of all greenlets share round trips already
+    publish_later = ack_later = None  # the calls of all greenlets share round trips already
 
     def __init__(self, store: RedisStore) -> None:
         self._calls = store.calls

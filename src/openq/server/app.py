@@ -102,7 +102,7 @@ class Server:
         self._require_auth()
         self.context = ServerContext(broker, loop, config, self.guard)
         if self.tracing is not None:
-            self.context.publish_later = None  # every publish has a span of its own
+            self.context.publish_later = self.context.ack_later = None  # each call has a span of its own
         self.context.member = member
         self.sqs = sqs = SqsHandler(self.context)
         rest = RestHandler(self.context)

@@ -134,6 +134,7 @@ class ServerContext:
         self.enter = session.enter
         self.after_commit = session.after_commit
         self.publish_later = session.publish_later
+        self.ack_later = session.ack_later
         self.buffers = BufferLimit(buffer_bytes(config))
         self.admission = Admission(config.max_connections)
         self.process = ProcessFigures(None if config.memory or config.store is not None else config.data)

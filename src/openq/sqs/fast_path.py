@@ -58,9 +58,11 @@ class FastPath:
         """`handle_slowly` handles a whole request without this fast path."""
         self._context = context
         self._publish_later = context.publish_later
+        self._ack_later = context.ack_later
         self._handle_slowly = handle_slowly
         self._broker = context.broker
         self._traffic = context.traffic.sqs
+        self._acking = context.traffic.sqs.acking
         self._wire = wire
         self._id_prefix = context.broker.storage.id_prefix.encode()
         self._senders: dict[str, Properties] = {}
@@ -257,6 +259,17 @@ class FastPath:
         self, request: HttpRequest, queue: SqsQueue, wanted: sqs.DeleteMessage, sender: str | None
     ) -> bool:
         seq, number = receipt_of(queue, wanted.receipt_handle)
+        if self._ack_later is not None:
+
+            def acked(error: Exception | None) -> None:
+                if error is None:
+                    self._traffic.acked += 1
+                    self._wire.send(request, b"{}")
+                else:  # it is late, mostly: see below
+                    request.later(self._handle_slowly, request)
+
+            self._ack_later(queue.queue_key, (seq, number), self._acking, acked)
+            return True
         self._traffic.acking()
         try:
             self._broker.ack_one(queue.queue_key, seq, number)

@@ -1,14 +1,15 @@
-"""Publishes of one turn of the event loop, each from a caller of its own, as one record for each queue.
+"""Publishes and acks of one turn of the event loop, as one record for each queue.
 
-Many connections with one message each are as cheap as one connection with a batch: one call of the engine, one
-record, one callback after the commit. Every caller is answered when its own message is on disk, and has an
-error of its own.
+Each is from a caller of its own, such as a request. Many connections with one message each are nearly as
+cheap as one connection with a batch: one call of the engine, one record, one callback after the commit. Every
+caller is answered when its own change is on disk, and has an error of its own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import OpenQError
@@ -26,6 +27,8 @@ MAX_RUN = 1_000  # messages
 # Gets the sequence of the message, or 0: nothing was published, because of the error, or because the queue
 # needs `publish_many`.
 Published = Callable[[int, Exception | None], None]
+Acked = Callable[[Exception | None], None]  # gets the error if the ack was refused
+Receipt = tuple[int, int]
 
 
 class PublishRuns:
@@ -110,8 +113,52 @@ class PublishRuns:
         self._notifier.after_commit(committed, callers=len(callers))
 
 
-def _call(then: Published, seq: int, error: Exception | None) -> None:
+class AckRuns:
+    """The acks of this turn. Used on the loop only."""
+
+    def __init__(self, broker: LocalBroker, notifier: CommitNotifier) -> None:
+        self._broker = broker
+        self._notifier = notifier
+        self._runs: dict[tuple[str, Callable[[], None]], tuple[list[Receipt], list[Acked]]] = {}
+
+    def add(self, queue: str, receipt: Receipt, begin: Callable[[], None], then: Acked) -> None:
+        """Ack at the end of this turn, and call `then` on the loop once that is on disk, or refused.
+
+        `begin` is called before the acks that came with it: it says who they are from.
+        """
+        run = self._runs.get((queue, begin))
+        if run is None:
+            if not self._runs:
+                self._notifier.at_end_of_turn(self._ack)
+            run = self._runs[queue, begin] = ([], [])
+        run[0].append(receipt)
+        run[1].append(then)
+
+    def _ack(self) -> None:
+        runs, self._runs = self._runs, {}
+        for (queue, begin), (receipts, callers) in runs.items():
+            begin()
+            try:
+                results: Sequence[Exception | None] = self._broker.ack(queue, receipts)
+            except Exception as error:
+                if not isinstance(error, OpenQError):
+                    log.exception("%d acks failed", len(receipts))
+                results = [error] * len(receipts)
+            done = [then for then, error in zip(callers, results, strict=True) if error is None]
+            if done:
+                self._notifier.after_commit(partial(_answer_acks, done), callers=len(done))
+            for then, error in zip(callers, results, strict=True):
+                if error is not None:
+                    _call(then, error)
+
+
+def _answer_acks(callers: list[Acked], error: OpenQError | None) -> None:
+    for then in callers:
+        _call(then, error)
+
+
+def _call(then: Callable[..., None], *arguments: object) -> None:
     try:
-        then(seq, error)
+        then(*arguments)
     except Exception:
-        log.exception("a callback after a publish failed")  # the others must run all the same
+        log.exception("a callback after a commit failed")  # the others must run all the same
