@@ -317,12 +317,17 @@ AckLater = Callable[[str, tuple[int, int], Callable[[], None], Callable[[Excepti
 class LoopSession(Protocol):
     """How an event loop uses a broker: the calls that depend on what the broker waits for."""
 
-    # `publish_body` at the end of this turn of the loop, together with those of other callers, and a callback
-    # once it is durable: it gets the sequence, or 0 and the error, if there is one. False: nothing happens.
-    # None: not offered.
-    publish_later: PublishLater | None
-    # The same for `ack_one`. It gets the error, or None, and a function that is called before the acks.
-    ack_later: AckLater | None
+    @property
+    def publish_later(self) -> PublishLater | None:
+        """`publish_body` at the end of this turn of the loop, together with those of other callers.
+
+        The callback is called once it is durable, with the sequence; or with 0 and the error, if there is
+        one. False: nothing will happen. None: not offered.
+        """
+
+    @property
+    def ack_later(self) -> AckLater | None:
+        """The same for `ack_one`: a function that is called before the acks, and the callback."""
 
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         """Call `work` so that its calls of the broker may suspend it; a plain call where none does."""

@@ -380,7 +380,11 @@ class Queue:
         errors: list[OpenQError] = []
         for target in checks.items(targets, "targets"):
             try:
-                receipts.append(core.receipt(target))
+                if type(target) is ReceivedMessage and target.queue is self:
+                    delivery = target.delivery  # as `receipt` does it, without the call
+                    receipts.append((delivery.entry.seq, delivery.number))
+                else:
+                    receipts.append(core.receipt(target))
                 known.append(target)
             except (MessageNotFoundError, VisibilityTimeoutExpired) as error:
                 errors.append(error)

@@ -81,6 +81,10 @@ class LimitedOrder(StandardOrder):
 
     append_plain = append
 
+    def append_all_plain(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.append(entry)
+
     def pop(self, now_ms: int) -> Entry | None:
         if self.count and (not self.limits.is_queue_limited or self.limits.is_open(now_ms)):
             return self._pop(now_ms)

@@ -16,7 +16,7 @@ from ..model import MAX_PRIORITY, DeliveryOptions, Draft, Entry, Properties, pla
 from .queue import QueueState
 from .ready_list import PAGE, PAGE_BYTES, PackedPage
 from .record_values import plain_copy
-from .records import DEAD_OVERFLOW, FIRST_ITEM, PUBLISH, ROUTE, RUN, run_first, run_step
+from .records import DEAD_OVERFLOW, PUBLISH, ROUTE, RUN, run_first, run_step
 from .rules import MAX_TIME_MS, REJECTING_OVERFLOWS, add_dead_letter_event, dead_letter_route, dedup_key
 
 _MIN_PAGE = 16  # a page of fewer messages costs more than it saves; they are packed with their neighbours
@@ -121,25 +121,56 @@ class Publishing:
     ) -> None:
         total = sum(sizes)
         count = len(sizes)
+        is_varied = sizes[0] * count != total or min(sizes) != sizes[0]
         step = run_step(properties, options)
-        column: int | array[int]
-        locations = None
-        # For messages of one size, the common case, locations are computed.
-        if sizes[0] * count == total and min(sizes) == sizes[0]:
-            column = sizes[0]
-            if location:
-                first, each = location + FIRST_ITEM, column + step
-                locations = array("Q", range(first, first + count * each, each))
-        else:
-            column = array("I", sizes)
-            if location:
-                first = location + run_first(count, True)
-                locations = array("Q", accumulate(map(step.__add__, sizes), initial=first))
-                locations.pop()
+        first = location + run_first(count, is_varied) if location else 0
         if location and queue.waiting_bytes + total > PAGE_BYTES:
             bodies = None
         if bodies is None:
             properties = None  # it is read together with the body
+        if count < _MIN_PAGE:
+            entries = []
+            body = None
+            for i, size in enumerate(sizes):
+                if bodies is not None:
+                    body = bodies[i]
+                entries.append(Entry(seq + i, now_ms, first, size, encoding, body, properties, options))
+                if first:
+                    first += size + step
+            queue.ready.append_all_plain(entries)
+        else:
+            column = array("I", sizes) if is_varied else sizes[0]
+            self._add_pages(
+                queue, seq, now_ms, first, column, count, step, encoding, bodies, properties, options
+            )
+        queue.waiting_bytes += total
+        if not queue.retention_armed:
+            self._engine.arm_retention(queue, now_ms)
+
+    def _add_pages(
+        self,
+        queue: QueueState,
+        seq: int,
+        now_ms: int,
+        first: int,
+        column: int | array[int],
+        count: int,
+        step: int,
+        encoding: int,
+        bodies: Sequence[bytes] | None,
+        properties: Properties | None,
+        options: DeliveryOptions | None,
+    ) -> None:
+        """`first` is the location of the first message, or 0; `column` the sizes, or the size of all."""
+        locations = None
+        if first:
+            # For messages of one size, the common case, locations are computed.
+            if isinstance(column, int):
+                each = column + step
+                locations = array("Q", range(first, first + count * each, each))
+            else:
+                locations = array("Q", accumulate(map(step.__add__, column), initial=first))
+                locations.pop()
         for start in range(0, count, PAGE):
             end = min(start + PAGE, count)
             page = PackedPage(
@@ -152,14 +183,7 @@ class Publishing:
                 properties,
                 options,
             )
-            if count >= _MIN_PAGE:
-                queue.ready.append_page(page)
-            else:
-                for entry in page.entries():
-                    queue.ready.append_plain(entry)
-        queue.waiting_bytes += total
-        if not queue.retention_armed:
-            self._engine.arm_retention(queue, now_ms)
+            queue.ready.append_page(page)
 
     def publish(
         self, queue: QueueState, draft: Draft, now_ms: int, again: bool = False, is_planned: bool = False

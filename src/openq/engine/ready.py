@@ -157,6 +157,14 @@ class StandardOrder:
         else:
             ready_list.append(entry)
 
+    def append_all_plain(self, entries: list[Entry]) -> None:
+        """`append_plain` for consecutive messages."""
+        self.count += len(entries)
+        ready_list = self._plain
+        if not ready_list.count:
+            self._plain_turns.append(None)
+        ready_list.append_all(entries)
+
     def append_page(self, page: PackedPage) -> None:
         self.count += len(page)
         self._levels[0].ready_list(None).append_page(page)
@@ -450,7 +458,10 @@ class FifoOrder:
             self._refresh(group)
 
     def append_page(self, page: PackedPage) -> None:
-        for entry in page.entries():
+        self.append_all_plain(page.entries())
+
+    def append_all_plain(self, entries: list[Entry]) -> None:
+        for entry in entries:
             self.append(entry)
 
     append_plain = append

@@ -164,6 +164,19 @@ class ReadyList:
         if len(tail) >= PAGE or self._tail_bytes > PAGE_BYTES:
             self._close_tail()
 
+    def append_all(self, entries: list[Entry]) -> None:
+        """Append consecutive messages, fewer than a page."""
+        self.count += len(entries)
+        if self.is_single_deque:
+            if len(self.head) + len(entries) <= PAGE:
+                self.head.extend(entries)
+                return
+            self.is_single_deque = False
+        self._tail.extend(entries)
+        self._tail_bytes += sum([entry.size for entry in entries])
+        if len(self._tail) >= PAGE or self._tail_bytes > PAGE_BYTES:
+            self._close_tail()
+
     def append_page(self, page: PackedPage) -> None:
         if self._tail:
             self._close_tail()

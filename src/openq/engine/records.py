@@ -269,12 +269,12 @@ def encode(record: Record) -> bytes:
     if kind == ACK:
         seqs = record[4]
         if len(seqs) == 1:
-            return _ACK_ONE.pack(ACK, 0, 0, queue, seq, now_ms, seqs[0])  # type: ignore[no-any-return]
+            return _ACK_ONE.pack(ACK, 0, 0, queue, seq, now_ms, seqs[0])
         return HEAD.pack(ACK, 0, 0, queue, seq, now_ms) + _pack_seqs(seqs)
     if kind == DELIVER:
         until_ms, consumer, seqs = record[4:]
         head = _DELIVER_HEAD.pack(DELIVER, 0, 0, queue, seq, now_ms, until_ms)
-        return head + _pack_consumer(consumer) + _pack_seqs(seqs)  # type: ignore[no-any-return]
+        return head + _pack_consumer(consumer) + _pack_seqs(seqs)
     if kind == RUN:
         return b"".join(run_pieces(record))
     return _ENCODERS[kind](record)

@@ -2,7 +2,7 @@
 
 Each is from a caller of its own, such as a request. Many connections with one message each are nearly as
 cheap as one connection with a batch: one call of the engine, one record, one callback after the commit. Every
-caller is answered when its own change is on disk, and has an error of its own.
+caller is answered when its own change is on disk, and has a result of its own.
 """
 
 from __future__ import annotations
@@ -138,18 +138,21 @@ class AckRuns:
         runs, self._runs = self._runs, {}
         for (queue, begin), (receipts, callers) in runs.items():
             begin()
+            results: Sequence[Exception | None]
             try:
-                results: Sequence[Exception | None] = self._broker.ack(queue, receipts)
-            except Exception as error:
-                if not isinstance(error, OpenQError):
+                results = self._broker.ack(queue, receipts)
+            except Exception as problem:
+                if not isinstance(problem, OpenQError):
                     log.exception("%d acks failed", len(receipts))
-                results = [error] * len(receipts)
-            done = [then for then, error in zip(callers, results, strict=True) if error is None]
+                results = [problem] * len(receipts)
+            done: list[Acked] = []
+            for then, refusal in zip(callers, results, strict=True):
+                if refusal is None:
+                    done.append(then)
+                else:
+                    _call(then, refusal)
             if done:
                 self._notifier.after_commit(partial(_answer_acks, done), callers=len(done))
-            for then, error in zip(callers, results, strict=True):
-                if error is not None:
-                    _call(then, error)
 
 
 def _answer_acks(callers: list[Acked], error: OpenQError | None) -> None:
