@@ -43,6 +43,8 @@ class Callers:
         self.broker = LocalBroker(journal=Journal(path, io=self.disk))
         self.loop = asyncio.new_event_loop()
         self.notifier = CommitNotifier(self.broker, self.loop)
+        self.broker.declare("busy", QueueSettings())
+        self.busy = self.broker.engine.queue("busy").number
         self.broker.declare("q", QueueSettings())
         self.broker.sync()
         self.results: dict[int, tuple[int, Exception | None]] = {}
@@ -51,15 +53,22 @@ class Callers:
         assert log is not None
 
         def listing(record: Record) -> int | None:
-            self.records.append(record)
+            if record[2] != self.busy:
+                self.records.append(record)
             return log(record)
 
         self.broker.engine.log = listing
+
+    def wait_for_disk(self) -> None:
+        """A caller that is first in its turn, and that the others find waiting."""
+        self.broker.publish_body("busy", b"x", ENCODING_TEXT)
+        self.notifier.after_commit(lambda error: None)
 
     def in_one_turn(self, *calls: Callable[[], object], results: int) -> None:
         """Make the calls in one turn, and wait for this number of results."""
 
         def turn() -> None:
+            self.wait_for_disk()
             for call in calls:
                 call()
 
@@ -79,9 +88,13 @@ class Callers:
         body: bytes | None = None,
     ) -> bool:
         def then(seq: int, error: Exception | None) -> None:
-            journal = self.broker.journal
+            journal, found = self.broker.journal, self.broker.find_queue(queue)
             assert journal is not None
-            assert not seq or journal.durable_location >= journal.end_location
+            if seq:
+                assert found is not None
+                entry = found.find(seq)
+                assert entry is not None
+                assert entry.location < journal.durable_location
             self.results[number] = seq, error
 
         data = b"%d" % number if body is None else body
@@ -161,8 +174,14 @@ def test_more_messages_than_a_record_takes_become_several(callers: Callers) -> N
     assert len({seq for seq, _ in callers.results.values()}) == count
 
 
+def test_a_caller_that_nobody_waits_with_publishes_by_itself(callers: Callers) -> None:
+    assert not callers.publish(0)
+    assert not callers.notifier.ack_later("q", (1, 1), int, lambda error: None)
+
+
 def test_large_bodies_and_queues_with_rules_are_left_to_the_caller(callers: Callers) -> None:
     callers.broker.declare("limited", QueueSettings(max_length=1))
+    callers.wait_for_disk()
     assert not callers.publish(0, body=b"x" * (MAX_BODY + 1))
     assert not callers.publish(1, "limited")
     assert not callers.publish(2, "missing")

@@ -311,7 +311,7 @@ class Messages(LibraryMessages, Protocol):
 
 Committed = Callable[[OpenQError | None], None]  # called with the error that prevents the commit
 PublishLater = Callable[[str, bytes, int, Properties | None, Callable[[int, Exception | None], None]], bool]
-AckLater = Callable[[str, tuple[int, int], Callable[[], None], Callable[[Exception | None], None]], None]
+AckLater = Callable[[str, tuple[int, int], Callable[[], None], Callable[[Exception | None], None]], bool]
 
 
 class LoopSession(Protocol):

@@ -84,6 +84,11 @@ class CommitNotifier:
     def enter(self, work: Callable[..., object], *arguments: Any) -> None:
         work(*arguments)
 
+    @property
+    def is_idle(self) -> bool:
+        """No caller waits for the disk, in this turn or from an earlier one."""
+        return self._awaited == 0
+
     def at_end_of_turn(self, work: Callable[[], None]) -> None:
         """Call `work` when the current turn of the loop is over, before the journal is flushed."""
         self._work.append(work)

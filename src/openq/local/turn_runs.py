@@ -46,6 +46,8 @@ class PublishRuns:
 
         False: nothing will happen, and the caller publishes by itself.
         """
+        if self._notifier.is_idle and not self._runs:
+            return False  # the first one, which may stay alone, takes the short way
         found = self._broker.find_queue(queue)
         if found is None or not found.is_plain or len(body) > MAX_BODY:
             return False
@@ -121,11 +123,14 @@ class AckRuns:
         self._notifier = notifier
         self._runs: dict[tuple[str, Callable[[], None]], tuple[list[Receipt], list[Acked]]] = {}
 
-    def add(self, queue: str, receipt: Receipt, begin: Callable[[], None], then: Acked) -> None:
+    def add(self, queue: str, receipt: Receipt, begin: Callable[[], None], then: Acked) -> bool:
         """Ack at the end of this turn, and call `then` on the loop once that is on disk, or refused.
 
-        `begin` is called before the acks that came with it: it says who they are from.
+        `begin` is called before the acks that came with it: it says who they are from. False: nothing will
+        happen, and the caller acks by itself.
         """
+        if self._notifier.is_idle and not self._runs:
+            return False
         run = self._runs.get((queue, begin))
         if run is None:
             if not self._runs:
@@ -133,6 +138,7 @@ class AckRuns:
             run = self._runs[queue, begin] = ([], [])
         run[0].append(receipt)
         run[1].append(then)
+        return True
 
     def _ack(self) -> None:
         runs, self._runs = self._runs, {}

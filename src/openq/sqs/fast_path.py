@@ -268,8 +268,8 @@ class FastPath:
                 else:  # it is late, mostly: see below
                     request.later(self._handle_slowly, request)
 
-            self._ack_later(queue.queue_key, (seq, number), self._acking, acked)
-            return True
+            if self._ack_later(queue.queue_key, (seq, number), self._acking, acked):
+                return True
         self._traffic.acking()
         try:
             self._broker.ack_one(queue.queue_key, seq, number)
