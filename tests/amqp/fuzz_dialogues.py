@@ -37,7 +37,9 @@ from tests.amqp.dialogue_codec import (
     encode_method,
     frame,
 )
-from tests.server.fuzz import FuzzFailure, Logged, MemoryTransport, pieces_of, resident_bytes
+from tests.server.fuzz import resident_bytes
+from tests.server.fuzz_connection import FuzzFailure, Logged, MemoryTransport
+from tests.server.fuzz_framing import pieces_of
 
 SEEDS = Path(__file__).with_name("seeds")
 TIMEOUT_S = 60.0  # only a failure waits as long

@@ -12,7 +12,8 @@ from openq.amqp.connection import AmqpConnection
 from tests.amqp.dialogue_codec import METHOD, encode_method, frame
 from tests.amqp.fuzz_dialogues import SEEDS, Dialogues, FuzzServer, RandomClient, corrupt, handshakes, replay
 from tests.amqp.raw_client import RawClient, raw_socket
-from tests.server.fuzz import FuzzFailure, run
+from tests.server.fuzz import run
+from tests.server.fuzz_connection import FuzzFailure
 from tests.serving import served_amqp
 
 SEED = 20260701

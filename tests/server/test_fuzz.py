@@ -9,8 +9,6 @@ import pytest
 
 from openq.server.http_request import HttpRequest
 from tests.server.fuzz import (
-    Framing,
-    FuzzFailure,
     FuzzServer,
     ProtocolFuzzer,
     SignIns,
@@ -19,6 +17,8 @@ from tests.server.fuzz import (
     run,
     sqs,
 )
+from tests.server.fuzz_connection import FuzzFailure
+from tests.server.fuzz_framing import Framing
 
 SEED = 20260701
 
