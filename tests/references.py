@@ -10,7 +10,7 @@ from pathlib import Path
 from openq import errors
 from openq.alert_rules.builtin import BUILTIN
 from openq.alert_rules.expression import UNITS
-from openq.alert_rules.rule import FORMATS, Rule
+from openq.alert_rules.rule import FORMATS, AlertRule
 from openq.alert_rules.signals import SINGLE_SIGNALS, SUBJECT_SIGNALS
 from openq.rest.problems import PROBLEMS
 from openq.server.queue_metrics import COUNTER_METRICS, QUEUE_COUNTER_METRICS
@@ -169,7 +169,7 @@ def alert_rules() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _limits(rule: Rule) -> str:
+def _limits(rule: AlertRule) -> str:
     """As `openq alert set` and `openq.toml` take them."""
     return ", ".join(f"`{name}={limit_text(name, value)}`" for name, value in rule.limits.items())
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from openq.alert_rules.rule import Rule
+from openq.alert_rules.rule import AlertRule
 from openq.alerts.evaluator import MAX_OF_RULE, Evaluator, Finding
 from openq.alerts.model import Alert
 from openq.alerts.service import MAX_CPU_SHARE, pause_s
 
 FINDING = Finding("it is wrong", "do this", "openq doctor", {"value": 3.0})
-RULE = Rule(name="wrong", expression="queue.ready > 1", summary="x", for_s=10, keep_s=5)
+RULE = AlertRule(name="wrong", expression="queue.ready > 1", summary="x", for_s=10, keep_s=5)
 
 
 class Clock:
-    def __init__(self, rule: Rule = RULE) -> None:
+    def __init__(self, rule: AlertRule = RULE) -> None:
         self.evaluator = Evaluator()
         self.rule = rule
         self.now_s = 1000.0
@@ -52,7 +52,7 @@ def test_a_condition_that_ends_in_time_leaves_nothing() -> None:
 
 
 def test_a_rule_without_a_time_fires_at_once() -> None:
-    clock = Clock(Rule(name="wrong", expression="queue.ready > 1", summary="x"))
+    clock = Clock(AlertRule(name="wrong", expression="queue.ready > 1", summary="x"))
 
     assert clock.holds(0, "q") == [("q", "firing")]
 
@@ -70,7 +70,7 @@ def test_an_alert_is_resolved_when_the_condition_stays_away() -> None:
 
 
 def test_an_alert_that_comes_and_goes_is_resolved_later_each_time() -> None:
-    clock = Clock(Rule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=5))
+    clock = Clock(AlertRule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=5))
     delays = []
     for _ in range(4):
         clock.holds(1, "q")
@@ -85,7 +85,7 @@ def test_an_alert_that_comes_and_goes_is_resolved_later_each_time() -> None:
 
 
 def test_the_same_alert_has_the_same_id_each_time() -> None:
-    clock = Clock(Rule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=0))
+    clock = Clock(AlertRule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=0))
     clock.holds(1, "q")
     first = clock.only.id
     clock.clear(1)
@@ -104,7 +104,7 @@ def test_subjects_beyond_the_limit_are_counted() -> None:
 
 
 def test_what_could_not_be_read_resolves_nothing() -> None:
-    clock = Clock(Rule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=0))
+    clock = Clock(AlertRule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=0))
     clock.holds(0, "q")
 
     assert clock.evaluator.update(clock.rule, "queue", {}, 10**9, is_known=False) == []
@@ -122,7 +122,7 @@ def test_a_rule_that_is_gone_ends_its_alerts() -> None:
 
 
 def test_an_alert_of_an_earlier_process_is_held_while_its_window_is_empty() -> None:
-    clock = Clock(Rule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=0))
+    clock = Clock(AlertRule(name="wrong", expression="queue.ready > 1", summary="x", keep_s=0))
     clock.holds(0, "q")
     clock.only.hold_ms = int((clock.now_s + 60) * 1000)
 

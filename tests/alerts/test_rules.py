@@ -12,7 +12,14 @@ import pytest
 
 from openq.alert_rules import expression
 from openq.alert_rules.builtin import BUILTIN, BY_NAME
-from openq.alert_rules.rule import SAMPLE_NAMES, CompiledRule, Rule, render, render_command, sample_figures
+from openq.alert_rules.rule import (
+    SAMPLE_NAMES,
+    AlertRule,
+    CompiledRule,
+    render,
+    render_command,
+    sample_figures,
+)
 from openq.alert_rules.tables import AlertConfig, InvalidAlerts, read_alerts, rules_of
 from openq.cli.main import find_command
 from openq.cli.parser import Parser
@@ -267,7 +274,7 @@ def test_the_grammar_of_the_guide_is_that_of_the_parser() -> None:
 
 
 @pytest.mark.parametrize("rule", BUILTIN, ids=lambda rule: rule.name)
-def test_a_sample_looks_like_the_alert(rule: Rule) -> None:
+def test_a_sample_looks_like_the_alert(rule: AlertRule) -> None:
     shown = {**sample_figures(rule), **rule.limits}
 
     for text in (rule.summary, rule.action):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from openq.history.archive import Archive, ArchiveFile, Manifest
 from openq.history.journal import MessageTracker
-from openq.history.local import LocalHistory, Piece
+from openq.history.local import LocalHistory, ScanPiece
 from openq.history.schema import TABLES, arrow_schema
 from openq.history.selection import Selection
 from openq.journal.format import make_location, segment_of
@@ -32,7 +32,7 @@ def archive_sealed(history: LocalHistory, most: int = 1000, group_rows: int = 10
     files = [] if base is None else list(base.files)
     for table in TABLES:
         pieces = [
-            Piece(
+            ScanPiece(
                 *("segment", ref.rows, ref.size, f"{ref.salt:016x}"),
                 start=make_location(ref.number, 0),
                 stop=make_location(ref.number, ref.size),

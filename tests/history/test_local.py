@@ -16,7 +16,7 @@ import pytest
 
 from openq.errors import HistoryUnavailable, InvalidSetting
 from openq.history.archive import Archive
-from openq.history.local import LocalHistory, Piece, Snapshot
+from openq.history.local import LocalHistory, ScanPiece, Snapshot
 from openq.history.schema import TABLES, arrow_schema
 from openq.history.selection import Selection
 from openq.history.worker import check_piece
@@ -263,7 +263,7 @@ def test_a_missing_journal_is_an_error(tmp_path: Path) -> None:
 )
 def test_an_invalid_piece_is_refused(value: object) -> None:
     with pytest.raises(InvalidSetting, match=r"piece|archive"):
-        Piece.from_json(value)
+        ScanPiece.from_json(value)
 
 
 @pytest.mark.parametrize("value", [None, {}, {"pieces": 3}, "x"])

@@ -25,7 +25,7 @@ from openq.cli.main import main
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
 from openq.history.archive import Archive, Manifest
 from openq.history.journal import JournalFiles
-from openq.history.local import LocalHistory, Piece
+from openq.history.local import LocalHistory, ScanPiece
 from openq.history.schema import TABLES, arrow_schema
 from openq.history.selection import Selection
 from openq.pipeline.archive import archive, compact, erase, vacuum, verify, watch
@@ -229,7 +229,9 @@ def test_deleting_a_queue_meanwhile_loses_only_its_rows(tmp_path: Path) -> None:
         class Late(RemoteHistory):
             """Comes for the rows when a queue is gone that was there when it looked."""
 
-            def read_many(self, pieces: Iterable[Piece], selection: Selection) -> Iterator[pa.RecordBatch]:
+            def read_many(
+                self, pieces: Iterable[ScanPiece], selection: Selection
+            ) -> Iterator[pa.RecordBatch]:
                 if self.link.call("GET", "queues").json()["queues"][0]["name"] == "doomed":
                     self.link.call("DELETE", "queues/doomed")
                 return super().read_many(pieces, selection)

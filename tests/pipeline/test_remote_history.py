@@ -13,7 +13,7 @@ from openq.auth.rules import Rule
 from openq.auth.store import UserStore
 from openq.client.http import Refused, Unreachable
 from openq.errors import HistoryUnavailable, InvalidSetting, OpenQError
-from openq.history.local import LocalHistory, Piece
+from openq.history.local import LocalHistory, ScanPiece
 from openq.history.selection import Selection
 from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
@@ -68,7 +68,7 @@ def test_rows_over_http_equal_rows_by_path(data: Path) -> None:
         with pytest.raises(HistoryUnavailable, match="no version 5"):
             far.snapshot(Selection(), as_of=5)
         with pytest.raises(InvalidSetting, match="another journal"):
-            list(far.read(Piece("segment", 1, 1, "0" * 16, 1 << 32, 1 << 32 | 100), Selection()))
+            list(far.read(ScanPiece("segment", 1, 1, "0" * 16, 1 << 32, 1 << 32 | 100), Selection()))
 
 
 def test_a_restarting_server_is_waited_for(tmp_path: Path) -> None:

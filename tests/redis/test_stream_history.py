@@ -18,7 +18,7 @@ import pytest
 
 from openq.clock import VirtualClock
 from openq.errors import HistoryUnavailable, InvalidSetting
-from openq.history.local import LocalHistory, Piece, Snapshot
+from openq.history.local import LocalHistory, ScanPiece, Snapshot
 from openq.history.selection import Selection
 from openq.history.worker import WorkerChannel
 from openq.local.broker import LocalBroker
@@ -443,12 +443,12 @@ def test_a_piece_that_somebody_made_up_is_refused(columns: HistoryFixture) -> No
     columns.broker.publish("q", Draft(b"1"))
     [piece] = columns.snapshot(Selection()).pieces
     given = piece.to_json()
-    assert Piece.from_json(given) == piece
+    assert ScanPiece.from_json(given) == piece
     for wrong in ("messages/1/x/1-0/2.parquet", "messages/dt=1/1.parquet", "messages/1/m/9-0/2.parquet"):
         with pytest.raises(InvalidSetting, match="no piece of the history"):
-            list(columns.history.read(Piece.from_json({**given, "path": wrong}), Selection()))
+            list(columns.history.read(ScanPiece.from_json({**given, "path": wrong}), Selection()))
     with pytest.raises(InvalidSetting, match="another store"):
-        list(columns.history.read(Piece.from_json({**given, "journal": "another"}), Selection()))
+        list(columns.history.read(ScanPiece.from_json({**given, "journal": "another"}), Selection()))
     with pytest.raises(HistoryUnavailable, match="no archive"):
         columns.snapshot(Selection(), as_of=3)
 

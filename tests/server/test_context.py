@@ -23,7 +23,7 @@ from openq.server.context import (
     TooManyCommits,
     TooManySearches,
 )
-from openq.server.tasks import MAX_RUNNING, MAX_RUNNING_OF_ACCOUNT, Task, TaskList, TooManyTasks
+from openq.server.tasks import MAX_RUNNING, MAX_RUNNING_OF_ACCOUNT, LongOperation, TaskList, TooManyTasks
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_searches_and_sign_ins_do_not_stand_in_the_way_of_anything_else(context:
 def test_one_account_does_not_keep_others_from_starting_tasks() -> None:
     tasks = TaskList(lambda: 0)
 
-    def wait(task: Task) -> None:
+    def wait(task: LongOperation) -> None:
         task.cancelling.wait(60)
 
     try:

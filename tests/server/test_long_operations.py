@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from openq.broker import bulk
-from openq.server.tasks import Task
+from openq.server.tasks import LongOperation
 
 
-def make_task() -> Task:
-    return Task("1", "redrive", "", "orders", None, {}, lambda: 0)
+def make_task() -> LongOperation:
+    return LongOperation("1", "redrive", "", "orders", None, {}, lambda: 0)
 
 
 def test_the_work_of_a_paused_task_waits_until_it_is_resumed() -> None:

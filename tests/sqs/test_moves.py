@@ -12,7 +12,7 @@ from openq.auth.guard import Principal
 from openq.auth.rules import ROLES, Rule
 from openq.model import QueueSettings
 from openq.names import qualified_name
-from openq.server.tasks import MAX_RUNNING_OF_ACCOUNT, Task
+from openq.server.tasks import MAX_RUNNING_OF_ACCOUNT, LongOperation
 from tests.sqs.service import ARN, Service, redrive_policy, serving
 
 OTHER = "111122223333"
@@ -308,7 +308,7 @@ def test_only_a_running_move_can_be_cancelled(sqs: Service) -> None:
 
 
 def test_too_many_tasks_are_throttled_as_sqs_does_it(sqs: Service) -> None:
-    def wait(task: Task) -> None:
+    def wait(task: LongOperation) -> None:
         task.cancelling.wait(60)
 
     for number in range(MAX_RUNNING_OF_ACCOUNT):

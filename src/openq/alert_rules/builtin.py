@@ -6,17 +6,17 @@ storm. `for` is short where waiting helps nobody, and long where consumers may j
 
 from __future__ import annotations
 
-from .rule import CRITICAL, WARNING, Rule
+from .rule import CRITICAL, WARNING, AlertRule
 
 
-def _rule(name: str, expression: str, **fields: object) -> Rule:
-    return Rule(name=name, expression=expression, is_builtin=True, **fields)  # type: ignore[arg-type]
+def _rule(name: str, expression: str, **fields: object) -> AlertRule:
+    return AlertRule(name=name, expression=expression, is_builtin=True, **fields)  # type: ignore[arg-type]
 
 
 _MINUTE, _HOUR = 60.0, 3600.0
 _WORK_QUEUE = "not queue.is_dead_letter and not queue.is_paused"
 
-BUILTIN: tuple[Rule, ...] = (
+BUILTIN: tuple[AlertRule, ...] = (
     # -- queues ---------------------------------------------------------------------------------
     _rule(
         "dead-letters",

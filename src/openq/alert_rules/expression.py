@@ -40,7 +40,7 @@ POINTS = 20  # of a trend
 AGE = "queue.oldest_age"  # the only signal of queues that changes while nothing happens
 
 
-class Source(Protocol):
+class SignalSource(Protocol):
     """The values of one subject at one moment."""
 
     def value(self, signal: str) -> Value: ...
@@ -52,7 +52,7 @@ class Source(Protocol):
         """Values at `count` moments of the time, as far as it is covered, and the seconds between them."""
 
 
-Node = Callable[[Source], Value]
+Node = Callable[[SignalSource], Value]
 
 
 class InvalidExpression(InvalidSetting):
@@ -379,7 +379,7 @@ def _current(name: str) -> Node:
 
 
 def _negated(node: Node) -> Node:
-    def evaluate(source: Source) -> Value:
+    def evaluate(source: SignalSource) -> Value:
         value = node(source)
         return None if value is None else -value
 
@@ -395,7 +395,7 @@ def _all(parts: Sequence[Node]) -> Node:
 
 
 def _not(node: Node) -> Node:
-    def evaluate(source: Source) -> Value:
+    def evaluate(source: SignalSource) -> Value:
         value = node(source)
         return None if value is None else float(not value)  # what is unknown does not hold, either way
 
@@ -425,7 +425,7 @@ def _compared_with(operator: str, left: Node, constant: float) -> Node:
 def _compared(operator: str, left: Node, right: Node) -> Node:
     compare = _COMPARE[operator]
 
-    def evaluate(source: Source) -> Value:
+    def evaluate(source: SignalSource) -> Value:
         one = left(source)
         if one is None:
             return None
@@ -450,7 +450,7 @@ _COMPUTE: dict[str, Callable[[float, float], Value]] = {
 def _computed(operator: str, left: Node, right: Node) -> Node:
     compute = _COMPUTE[operator]
 
-    def evaluate(source: Source) -> Value:
+    def evaluate(source: SignalSource) -> Value:
         one, other = left(source), right(source)
         return None if one is None or other is None else compute(one, other)
 
@@ -464,13 +464,13 @@ def _over_time(function: str, name: str, window_s: float, argument: Node | None)
         return _trend(function, name, window_s, argument)
     if function == "slope":
 
-        def slope(source: Source) -> Value:
+        def slope(source: SignalSource) -> Value:
             line = fit(source.points(name, window_s, POINTS), window_s)
             return None if line is None else line[0]
 
         return slope
 
-    def summary(source: Source) -> Value:
+    def summary(source: SignalSource) -> Value:
         values, _ = source.points(name, window_s, POINTS)
         if not values:
             return None
@@ -480,7 +480,7 @@ def _over_time(function: str, name: str, window_s: float, argument: Node | None)
 
 
 def _increase(name: str, window_s: float, is_rate: bool) -> Node:
-    def evaluate(source: Source) -> Value:
+    def evaluate(source: SignalSource) -> Value:
         found = source.first_last(name, window_s)
         if found is None:
             return None
@@ -494,7 +494,7 @@ def _increase(name: str, window_s: float, is_rate: bool) -> Node:
 
 
 def _trend(function: str, name: str, window_s: float, argument: Node) -> Node:
-    def evaluate(source: Source) -> Value:
+    def evaluate(source: SignalSource) -> Value:
         line = fit(source.points(name, window_s, POINTS), window_s)
         given = argument(source)
         if line is None or given is None:

@@ -16,7 +16,7 @@ from typing import Any
 from ..auth.rules import matches
 from ..errors import InvalidSetting
 from ..names import DEFAULT_ACCOUNT
-from .expression import Expression, Source, Value, parse, read_number
+from .expression import Expression, SignalSource, Value, parse, read_number
 
 INFO, WARNING, CRITICAL = "info", "warning", "critical"
 SEVERITIES = (INFO, WARNING, CRITICAL)
@@ -39,7 +39,7 @@ class RuleNotFound(InvalidSetting):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AlertRule:
     """`for_s`: how long the condition must hold before the alert fires. `keep_s`: how long it must not hold
     before the alert is resolved."""
 
@@ -68,7 +68,7 @@ class CompiledRule:
 
     __slots__ = ("_accepted", "condition", "figures", "rule")
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: AlertRule) -> None:
         """Raises InvalidSetting."""
         check(rule)
         self.rule = rule
@@ -117,10 +117,10 @@ class CompiledRule:
             self._accepted[queue] = found
         return found
 
-    def holds(self, source: Source) -> bool:
+    def holds(self, source: SignalSource) -> bool:
         return bool(self.condition.evaluate(source))
 
-    def measure(self, source: Source) -> dict[str, float]:
+    def measure(self, source: SignalSource) -> dict[str, float]:
         """The figures that are known."""
         found: dict[str, Value] = {"value": self.condition.first_value(source)}
         for name, figure in self.figures.items():
@@ -128,7 +128,7 @@ class CompiledRule:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def check(rule: Rule) -> None:
+def check(rule: AlertRule) -> None:
     if not _NAME.fullmatch(rule.name):
         raise InvalidSetting(f"{rule.name[:100]!r} is not a name of a rule: a-z, 0-9 and -, up to 63")
     if rule.severity not in SEVERITIES:
@@ -166,9 +166,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def changed(rule: Rule | None, name: str, fields: Mapping[str, Any], known: Iterable[str] = ()) -> Rule:
-    """A rule with other fields: those of `Rule`, and limits by their names. None: a new rule; `known` are the
-    others, one of which may have been meant."""
+def changed(
+    rule: AlertRule | None, name: str, fields: Mapping[str, Any], known: Iterable[str] = ()
+) -> AlertRule:
+    """A rule with other fields: those of `AlertRule`, and limits by their names. None: a new rule; `known`
+    are the others, one of which may have been meant."""
     values: dict[str, Any] = {key: value for key, value in fields.items() if key != "limits"}
     limits = fields.get("limits", {})
     if rule is None:
@@ -176,7 +178,7 @@ def changed(rule: Rule | None, name: str, fields: Mapping[str, Any], known: Iter
             if not values.get(key):
                 meant = suggestion(name, known)
                 raise InvalidSetting(f"{name!r} is not a built-in rule: a new one needs {key}{meant}")
-        return Rule(name=name, limits=dict(limits), **values)
+        return AlertRule(name=name, limits=dict(limits), **values)
     unknown = [key for key in limits if key not in rule.limits]
     if unknown and "expression" not in values:
         known = f"its limits are {', '.join(rule.limits)}" if rule.limits else "it has no limits"
@@ -268,7 +270,7 @@ SAMPLE_NAMES = {
 _SAMPLE_FIGURES = {"percent": 0.25, "duration": 600.0, "bytes": float(1 << 30), "rate": 2.5}
 
 
-def sample_figures(rule: Rule) -> dict[str, float]:
+def sample_figures(rule: AlertRule) -> dict[str, float]:
     """A value for each figure in the texts of a rule."""
     places = _PLACE.findall(f"{rule.summary} {rule.action}")
     return {name: _SAMPLE_FIGURES.get(unit, 12.0) for name, unit, _ in places if name not in SAMPLE_NAMES}

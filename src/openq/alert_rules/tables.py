@@ -25,7 +25,7 @@ from ..errors import InvalidSetting
 from ..limits import parse_rate
 from ..parsing import one_of, read_flag, read_int, read_seconds, read_text, within
 from .builtin import BY_NAME
-from .rule import SEVERITIES, CompiledRule, Rule, changed, read_limit
+from .rule import SEVERITIES, AlertRule, CompiledRule, changed, read_limit
 
 KINDS = ("webhook", "slack", "pagerduty", "alertmanager", "smtp")
 DEFAULT_INTERVAL_S = 3.0
@@ -79,7 +79,9 @@ class AlertConfig:
     enabled: bool = True
     interval_s: float = DEFAULT_INTERVAL_S
     repeat_s: float = DEFAULT_REPEAT_S
-    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of `Rule`, and `limits`
+    rules: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # fields of `AlertRule`, and `limits`
     destinations: tuple[Destination, ...] = ()
 
     def shown(self) -> dict[str, Any]:
@@ -258,7 +260,9 @@ def _tables(value: object, where: str) -> list[tuple[str, Mapping[str, object]]]
     return list(value.items())
 
 
-def read_rule(name: str, table: Mapping[str, object], where: str, base: Rule | None = None) -> dict[str, Any]:
+def read_rule(
+    name: str, table: Mapping[str, object], where: str, base: AlertRule | None = None
+) -> dict[str, Any]:
     """The fields of a rule, with its limits, for `changed`; checked as a whole. Raises InvalidAlerts.
 
     `base` is the rule that is changed, if it is not a built-in one.
@@ -310,7 +314,7 @@ def read_destination(name: str, table: Mapping[str, object], where: str) -> Dest
     return Destination(name=name, **values)
 
 
-def rules_of(config: AlertConfig) -> dict[str, Rule]:
+def rules_of(config: AlertConfig) -> dict[str, AlertRule]:
     """The built-in rules with what the configuration changes, and its own rules."""
     found = dict(BY_NAME)
     for name, given in config.rules.items():

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..alert_rules.rule import Rule
+from ..alert_rules.rule import AlertRule
 from .model import FIRING, MAX_FIRES, PENDING, RESOLVED, Alert, alert_id
 
 FLAP_WINDOW_MS = 3_600_000
@@ -43,7 +43,7 @@ class Evaluator:
         self.alerts: dict[str, Alert] = {}
 
     def update(
-        self, rule: Rule, kind: str, found: Mapping[str, Finding], now_ms: int, *, is_known: bool = True
+        self, rule: AlertRule, kind: str, found: Mapping[str, Finding], now_ms: int, *, is_known: bool = True
     ) -> list[Alert]:
         """What holds now, by subject. Returns the alerts that have changed their state.
 
@@ -76,7 +76,7 @@ class Evaluator:
                 changed.append(alert)
         return changed
 
-    def retain(self, rules: Mapping[str, Rule], now_ms: int) -> list[Alert]:
+    def retain(self, rules: Mapping[str, AlertRule], now_ms: int) -> list[Alert]:
         """Rules that were removed or disabled: their alerts end."""
         changed: list[Alert] = []
         for alert in list(self.alerts.values()):
@@ -90,7 +90,7 @@ class Evaluator:
                 changed.append(alert)
         return changed
 
-    def _begin(self, rule: Rule, kind: str, subject: str, before: Alert | None, now_ms: int) -> Alert:
+    def _begin(self, rule: AlertRule, kind: str, subject: str, before: Alert | None, now_ms: int) -> Alert:
         key = alert_id(rule.name, kind, subject, self.server)
         fires = [] if before is None else before.fires
         sent = {} if before is None else before.sent
@@ -107,7 +107,7 @@ class Evaluator:
         )
         return alert
 
-    def _describe(self, alert: Alert, rule: Rule, finding: Finding) -> None:
+    def _describe(self, alert: Alert, rule: AlertRule, finding: Finding) -> None:
         alert.severity = rule.severity
         alert.summary = finding.summary
         alert.action = finding.action
@@ -122,7 +122,7 @@ class Evaluator:
         alert.fires = [*recent, now_ms][-MAX_FIRES:]
         alert.is_flapping = len(alert.fires) >= FLAPPING
 
-    def _clear(self, alert: Alert, rule: Rule, now_ms: int) -> bool:
+    def _clear(self, alert: Alert, rule: AlertRule, now_ms: int) -> bool:
         """The condition does not hold. Whether the state has changed."""
         if alert.state == PENDING:
             if alert.fires:
@@ -146,7 +146,7 @@ class Evaluator:
         alert.clear_ms = alert.hold_ms = 0
 
 
-def delay_s(alert: Alert, rule: Rule, now_ms: int) -> float:
+def delay_s(alert: Alert, rule: AlertRule, now_ms: int) -> float:
     """How long the condition must not hold before the alert is resolved."""
     times = sum(now_ms - each < FLAP_WINDOW_MS for each in alert.fires)
     return min(rule.keep_s * 2.0 ** max(0, times - 1), max(MAX_DELAY_S, rule.keep_s))

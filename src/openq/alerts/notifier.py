@@ -24,7 +24,7 @@ from ..server.context import ServerContext
 from ..webhooks.requests import TokenBucket
 from .messages import ALERTMANAGER_LIFE_MS
 from .model import FIRING, RESOLVED, Alert, Sent, Silence
-from .senders import NotSent, Sender, open_sender
+from .senders import NotificationSender, NotSent, open_sender
 
 log = logging.getLogger("openq.alerts")
 
@@ -39,10 +39,12 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Channel:
+class DestinationChannel:
     """One destination: what it is to be sent, and the thread that sends it."""
 
-    def __init__(self, destination: Destination, sender: Sender, report: Callable[[], None]) -> None:
+    def __init__(
+        self, destination: Destination, sender: NotificationSender, report: Callable[[], None]
+    ) -> None:
         self.destination = destination
         self.sender = sender
         self._report = report  # wakes the service: there are results
@@ -170,7 +172,7 @@ class Notifier:
         self._context = context
         self._server = server
         self._wake = wake
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, DestinationChannel] = {}
         self._repeat_ms = 0
 
     def prepare(self, config: AlertConfig) -> None:
@@ -188,7 +190,7 @@ class Notifier:
         for name, destination in wanted.items():
             if name not in self.channels:
                 sender = open_sender(destination, self._context, self._server)
-                self.channels[name] = Channel(destination, sender, self._wake)
+                self.channels[name] = DestinationChannel(destination, sender, self._wake)
 
     def offer(self, alerts: Iterable[Alert], silences: Sequence[Silence], now_ms: int) -> None:
         """Offer to each destination what it does not know."""
@@ -202,7 +204,7 @@ class Notifier:
             channel.offer(needed)
 
     def _needs(
-        self, alert: Alert, channel: Channel, name: str, silences: Sequence[Silence], now_ms: int
+        self, alert: Alert, channel: DestinationChannel, name: str, silences: Sequence[Silence], now_ms: int
     ) -> bool:
         sent = alert.sent.get(name)
         if alert.state == RESOLVED:

@@ -39,14 +39,14 @@ class NotSent(Exception):
         self.pause_s = pause_s
 
 
-class Sender(Protocol):
+class NotificationSender(Protocol):
     def send(self, alerts: Sequence[Alert], now_ms: int) -> None:
         """Raises NotSent. Alerts that were accepted before an error are sent again."""
 
     def close(self) -> None: ...
 
 
-def open_sender(destination: Destination, context: ServerContext, server: str) -> Sender:
+def open_sender(destination: Destination, context: ServerContext, server: str) -> NotificationSender:
     """Raises InvalidSetting for a destination that cannot work."""
     if destination.kind == "smtp":
         return SmtpSender(destination, server)

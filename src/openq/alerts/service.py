@@ -23,8 +23,8 @@ from typing import Any
 
 from ..alert_rules.rule import (
     SAMPLE_NAMES,
+    AlertRule,
     CompiledRule,
-    Rule,
     RuleNotFound,
     changed,
     render,
@@ -269,7 +269,7 @@ class AlertService:
         self._notifier.configure(self._config)
         self._compile()
 
-    def _merged(self, stored: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
+    def _merged(self, stored: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertRule]:
         """Built-in rules, changed by the configuration, changed over REST."""
         rules = rules_of(self._config)
         for name, fields in stored.items():
@@ -515,19 +515,19 @@ class AlertService:
 
     # -- what others ask for; from any thread -----------------------------------------------------
 
-    def rules(self) -> dict[str, tuple[Rule, str]]:
+    def rules(self) -> dict[str, tuple[AlertRule, str]]:
         """The rules in force, each with its origin: builtin, config or api."""
         stored = self.store.rules() if self._sources.health.ok else self._stored_rules or {}
         origins = dict.fromkeys(self._config.rules, "config") | dict.fromkeys(stored, "api")
         return {name: (rule, origins.get(name, "builtin")) for name, rule in self._merged(stored).items()}
 
-    def rule(self, name: str) -> tuple[Rule, str]:
+    def rule(self, name: str) -> tuple[AlertRule, str]:
         rules = self.rules()
         if name not in rules:
             raise RuleNotFound(name, rules)
         return rules[name]
 
-    def put_rule(self, name: str, fields: Mapping[str, Any]) -> Rule:
+    def put_rule(self, name: str, fields: Mapping[str, Any]) -> AlertRule:
         """Change a rule, or add one. `fields` are those of `tables.RULE_KEYS`. Raises InvalidSetting."""
         stored = self.store.rules()
         if name not in stored and len(stored) >= MAX_RULES:

@@ -16,7 +16,7 @@ from . import methods as m
 from .channel_consumers import ChannelConsumers
 from .channel_context import ChannelContext
 from .errors import NO_ROUTE, PRECONDITION_FAILED, AmqpError
-from .publishing import DiskFull, PublishProperties, PublishRun, PublishTarget
+from .publishing import PublishingBlocked, PublishProperties, PublishRun, PublishTarget
 from .replies import DIRECT_REPLY_TO, is_reply_address
 
 _CONFIRM = Struct(">BHIHHQBB")
@@ -97,7 +97,7 @@ class ChannelPublisher:
         if isinstance(all_properties, bytes):
             try:
                 return len(bodies), self._publish(target, queue, all_properties, bodies)
-            except DiskFull as error:
+            except PublishingBlocked as error:
                 return error.done, error.refused
         single = self._vhost.single_plain_queue(target, queue)
         refused: list[int] = []
@@ -111,7 +111,7 @@ class ChannelPublisher:
                 elif not self._vhost.publish_many(target, single, all_properties[at:end], bodies[at:end]):
                     single = None  # its settings changed meanwhile
                     continue
-            except DiskFull:
+            except PublishingBlocked:
                 return at, refused
             at = end
         return at, refused

@@ -31,7 +31,7 @@ MAX_CACHED_BYTES = 512  # longer properties are hardly ever repeated
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
-class DiskFull(Exception):
+class PublishingBlocked(Exception):
     """The disk is full. `done` messages were processed; a queue refused those in `refused`."""
 
     def __init__(self, done: int, refused: list[int]) -> None:
@@ -285,7 +285,7 @@ class VhostPublisher:
             seqs = self._broker.publish_bodies(queue.name, bodies, ENCODING_BYTES, properties_each, options)
             return seqs is not None
         except OutOfRoom:
-            raise DiskFull(0, []) from None
+            raise PublishingBlocked(0, []) from None
 
     def publish(
         self,
@@ -304,7 +304,7 @@ class VhostPublisher:
                     queue.name, bodies, ENCODING_BYTES, properties.properties, options
                 )
             except OutOfRoom:
-                raise DiskFull(0, []) from None
+                raise PublishingBlocked(0, []) from None
             if published is not None:
                 return []
         draft = properties.draft
@@ -320,7 +320,7 @@ class VhostPublisher:
             try:
                 _, _, error = self._broker.exchanges.route_to(names, Draft(body, ENCODING_BYTES, **draft))
             except OutOfRoom:
-                raise DiskFull(at, refused) from None
+                raise PublishingBlocked(at, refused) from None
             if error is not None:
                 refused.append(at)
         return refused

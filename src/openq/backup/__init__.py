@@ -15,7 +15,7 @@ from .create import create as create
 from .encryption import Secret as Secret
 from .encryption import WrongKey as WrongKey
 from .repository import BackupError as BackupError
-from .repository import Manifest as Manifest
+from .repository import BackupManifest as BackupManifest
 from .repository import Repository as Repository
 from .restore import RestoreReport as RestoreReport
 from .restore import restore as restore

@@ -10,21 +10,21 @@ from hashlib import sha256
 
 from .._version import __version__
 from ..broker.backups import BackupFile
-from .repository import BackupError, Manifest, Repository, StoredFile, new_id, pieces
-from .sources import Source
+from .repository import BackupError, BackupManifest, Repository, StoredFile, new_id, pieces
+from .sources import BackupSource
 
 Progress = Callable[[int], None]  # gets the number of bytes that were done since the last call
 
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    manifest: Manifest
+    manifest: BackupManifest
     unchanged_files: int  # known from an earlier backup, and not read
     seconds: float
 
 
 def create(
-    source: Source, repository: Repository, *, full: bool = False, progress: Progress | None = None
+    source: BackupSource, repository: Repository, *, full: bool = False, progress: Progress | None = None
 ) -> BackupReport:
     """Back up the point of a source. `full` reads every file, also those that an earlier backup has."""
     started = time.monotonic()
@@ -34,7 +34,7 @@ def create(
         run = _Run(source, repository, known, progress)
         files = tuple(run.store(index, file) for index, file in enumerate(source.point.files))
         point = source.point
-        manifest = Manifest(
+        manifest = BackupManifest(
             id=_later_id(repository),
             source=source.name,
             journal_id=point.journal_id,
@@ -86,7 +86,7 @@ def _known_files(repository: Repository, journal_id: str) -> dict[tuple[str, str
 class _Run:
     def __init__(
         self,
-        source: Source,
+        source: BackupSource,
         repository: Repository,
         known: dict[tuple[str, str], StoredFile],
         progress: Progress | None,

@@ -52,7 +52,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BackupManifest:
     id: str
     source: str
     journal_id: str
@@ -181,7 +181,7 @@ class Repository:
             return []
         return sorted(name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING))
 
-    def manifest(self, id: str) -> Manifest:
+    def manifest(self, id: str) -> BackupManifest:
         path = self._manifest_path(id)
         try:
             with open(path, "rb") as file:
@@ -197,14 +197,14 @@ class Repository:
         except (ValueError, KeyError, TypeError) as error:
             raise BackupError(f"backup {id} is damaged: {error}") from None
 
-    def latest(self) -> Manifest:
+    def latest(self) -> BackupManifest:
         """The newest backup that can be read."""
         ids = self.ids()
         if not ids:
             raise BackupError(f"{self.path} has no complete backup")
         return self.manifest(ids[-1])
 
-    def add(self, manifest: Manifest) -> None:
+    def add(self, manifest: BackupManifest) -> None:
         """Everything that it names is on disk when this returns, and then the backup exists."""
         folder = os.path.join(self.path, BACKUPS)
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -307,14 +307,14 @@ def _read_header(path: str) -> dict[str, Any]:
     return header
 
 
-def _parse(fields: dict[str, Any], id: str) -> Manifest:
+def _parse(fields: dict[str, Any], id: str) -> BackupManifest:
     if fields.pop("format") != FORMAT:
         raise ValueError("it was written by a later version of OpenQ")
     files = tuple(
         StoredFile(each["name"], each["bytes"], each["stamp"], tuple(each["chunks"]))
         for each in fields.pop("files")
     )
-    manifest = Manifest(files=files, **fields)
+    manifest = BackupManifest(files=files, **fields)
     if manifest.id != id:
         raise ValueError(f"it is that of backup {manifest.id}")
     for file in files:

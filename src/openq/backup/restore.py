@@ -28,7 +28,15 @@ from ..journal.scan import read_header, segment_numbers, segment_path
 from ..local.backup_files import REPLACED
 from ..local.event_histories import FILE as HISTORIES
 from ..local.event_histories import encode_histories, read_histories, with_new_history
-from .repository import BackupError, Manifest, Repository, StoredFile, pieces, sync_directory, write_file
+from .repository import (
+    BackupError,
+    BackupManifest,
+    Repository,
+    StoredFile,
+    pieces,
+    sync_directory,
+    write_file,
+)
 from .summary import Summary, summarize
 
 _MOVING, _COPYING = "moving", "copying"
@@ -45,7 +53,7 @@ class DirectoryNotEmpty(OpenQError):
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    manifest: Manifest
+    manifest: BackupManifest
     path: str
     files: int
     bytes: int
@@ -56,7 +64,7 @@ class RestoreReport:
 
 def restore(
     repository: Repository,
-    manifest: Manifest,
+    manifest: BackupManifest,
     path: str,
     *,
     replace: bool = False,
@@ -80,7 +88,7 @@ class _Restore:
     def __init__(
         self,
         repository: Repository,
-        manifest: Manifest,
+        manifest: BackupManifest,
         path: str,
         progress: Callable[[int], None] | None,
     ) -> None:

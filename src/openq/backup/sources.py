@@ -19,7 +19,7 @@ from .repository import BackupError
 _RETRIES = Retries(total_s=20.0, first_s=5.0)
 
 
-class Source(HeldFiles, Protocol):
+class BackupSource(HeldFiles, Protocol):
     @property
     def name(self) -> str: ...  # for people
     def end(self, copied: int | None) -> None: ...  # bytes that were new; None: it failed
@@ -77,7 +77,7 @@ class BrokerSource:
         self._backups.end(self.point.id)
 
 
-class ServerSource:
+class ServerBackupSource:
     """A running server, over its REST API."""
 
     def __init__(self, client: RestClient) -> None:
@@ -115,17 +115,17 @@ class ServerSource:
 
 
 @contextmanager
-def open_source(source: Any) -> Iterator[Source]:
+def open_source(source: Any) -> Iterator[BackupSource]:
     """A data directory, a `RestClient`, a broker, or an object of the library that has one (`OpenQ`)."""
-    opened: Source
+    opened: BackupSource
     if isinstance(source, str | os.PathLike):
         text = os.fspath(source)
         if "://" in text:
-            opened = ServerSource(RestClient(text))
+            opened = ServerBackupSource(RestClient(text))
         else:
             opened = DirectorySource(text)
     elif isinstance(source, RestClient):
-        opened = ServerSource(source)
+        opened = ServerBackupSource(source)
     else:
         broker = getattr(source, "broker", source)
         backups = getattr(getattr(broker, "admin", None), "backups", None)
@@ -142,7 +142,7 @@ def open_source(source: Any) -> Iterator[Source]:
 class _EndedOnce:
     """Ends a source once: by `create`, or when the block is left."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BackupSource) -> None:
         self._source = source
         self._is_over = False
         self.name = source.name

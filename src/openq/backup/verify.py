@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .repository import BackupError, Manifest, Repository, sync_directory
+from .repository import BackupError, BackupManifest, Repository, sync_directory
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ def verify(
 
 def _verify_one(
     repository: Repository,
-    manifest: Manifest,
+    manifest: BackupManifest,
     checked: dict[str, int | str],
     report: VerifyReport,
     progress: Callable[[int], None] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 
-class SegmentFile(NamedTuple):
+class HistorySegment(NamedTuple):
     """One segment, as far as it is durable. The times are those of its first and last message, if known."""
 
     number: int
@@ -18,7 +18,7 @@ class SegmentFile(NamedTuple):
 class HistoryFiles(Protocol):
     """The segments of a journal; none where messages are in memory only."""
 
-    def segments(self) -> list[SegmentFile]: ...
+    def segments(self) -> list[HistorySegment]: ...
     def read(self, number: int, start: int, end: int) -> bytes: ...  # raises HistoryUnavailable; waits
     def index(self, number: int) -> bytes: ...  # the same
     def clear_cache(self) -> None: ...

@@ -65,7 +65,7 @@ def check_batch_rows(
     rows: int | None,
     queue: str | None,
     dead_letter: str | None,
-    limits: QueueLimits,
+    limits: RowLimits,
 ) -> CommitPlan:
     """Check every row.
 
@@ -111,7 +111,7 @@ def check_batch_rows(
 
 
 def _bad_rows(
-    part: packed.Part, account: str, queue: str | None, limits: QueueLimits
+    part: packed.Part, account: str, queue: str | None, limits: RowLimits
 ) -> Iterator[tuple[int, OpenQError]]:
     one = plain_queue(part, account, queue)
     if one is not None:
@@ -196,7 +196,7 @@ def is_limited(settings: QueueSettings) -> bool:
     return refuses or settings.max_body is not None
 
 
-class QueueLimits:
+class RowLimits:
     """The limits of each queue now. The permission to send is checked once for each queue."""
 
     def __init__(self, room_of: Callable[[str], QueueRoom | None], may_send: MaySend | None) -> None:

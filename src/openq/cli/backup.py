@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from .. import backup as backups
 from ..backup.encryption import Secret, make_key_file
-from ..backup.repository import Manifest, Repository, unlocked_by
+from ..backup.repository import BackupManifest, Repository, unlocked_by
 from ..backup.restore import RestoreReport
 from ..config import secret
 from ..local.audit_file import FileAudit
@@ -182,11 +182,11 @@ def restore(options: Namespace) -> int:
     return OK
 
 
-def _time(manifest: Manifest) -> str:
+def _time(manifest: BackupManifest) -> str:
     return datetime.fromtimestamp(manifest.time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def _fields(manifest: Manifest) -> dict[str, object]:
+def _fields(manifest: BackupManifest) -> dict[str, object]:
     return {
         "id": manifest.id,
         "time": _time(manifest),

@@ -19,7 +19,7 @@ from ..errors import OpenQError
 from .api import connect
 from .output import print_json, shorten
 from .terminal import OK, is_terminal, styled, terminal_width
-from .top_frame import ORDERS, Frame, FrameReader
+from .top_frame import ORDERS, Frame, TopFrameReader
 from .top_lines import lines_of
 
 _NO_LIMIT = 10_000
@@ -31,7 +31,7 @@ KEYS = {name[0]: name for name in reversed(ORDERS)}
 
 
 def top(options: Namespace) -> int:
-    reader = FrameReader(connect(options))
+    reader = TopFrameReader(connect(options))
     if options.once or not (is_terminal(sys.stdout) and sys.stdin.isatty()):
         return _print(reader, options)
     try:
@@ -40,7 +40,7 @@ def top(options: Namespace) -> int:
         return OK  # Ctrl-C quits like q
 
 
-def _print(reader: FrameReader, options: Namespace) -> int:
+def _print(reader: TopFrameReader, options: Namespace) -> int:
     """Frames one after the other, for programs and pipes."""
     frame = reader.read(None)  # the rates of the next one are the differences to this one
     while True:
@@ -56,7 +56,7 @@ def _print(reader: FrameReader, options: Namespace) -> int:
             return OK
 
 
-def _live(reader: FrameReader, interval_s: float, order: str) -> int:
+def _live(reader: TopFrameReader, interval_s: float, order: str) -> int:
     frame: Frame | None = None
     with _screen():
         while True:

@@ -46,7 +46,7 @@ class Frame:
         }
 
 
-class FrameReader:
+class TopFrameReader:
     """Reads frames. A part that the server refuses is not asked for again."""
 
     def __init__(self, server: ApiClient) -> None:

@@ -36,16 +36,16 @@ _REPLACEMENTS = tuple(
 )
 
 
-class Signature(NamedTuple):
+class ErrorSignature(NamedTuple):
     type: str | None
     text: str | None
 
 
 @lru_cache(maxsize=4096)
-def signature(text: str | None) -> Signature:
+def signature(text: str | None) -> ErrorSignature:
     """The type and the signature of an error text."""
     if not text or not text.strip():
-        return Signature(None, None)
+        return ErrorSignature(None, None)
     text = text[:_MAX_INPUT]
     kind = None
     rest = text
@@ -58,4 +58,4 @@ def signature(text: str | None) -> Signature:
         line = pattern.sub(mark, line)
     line = line.strip()
     whole = line if kind is None else f"{kind}: {line}" if line else kind
-    return Signature(kind, whole[:MAX_SIGNATURE])
+    return ErrorSignature(kind, whole[:MAX_SIGNATURE])

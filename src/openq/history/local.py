@@ -43,7 +43,7 @@ _NO_TRACKER = -1
 
 
 @dataclass(frozen=True)
-class Piece:
+class ScanPiece:
     """Some rows of a segment (by position) or of a file (by row groups). `rows` and `bytes` are estimates."""
 
     kind: str  # "segment" or "file"
@@ -67,7 +67,7 @@ class Piece:
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> Piece:
+    def from_json(cls, value: Any) -> ScanPiece:
         """From the value of `to_json`, which is not trusted. Raises InvalidSetting."""
         if not isinstance(value, Mapping):
             raise InvalidSetting("a piece must be a JSON object from a snapshot")
@@ -105,7 +105,7 @@ class Snapshot:
 
     end_position: int
     archive_version: int | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanPiece, ...]
     gap: tuple[int, int] | None
     oldest_position: int
     journal: str = ""
@@ -119,7 +119,7 @@ class Snapshot:
     def from_json(cls, value: Any) -> Snapshot:
         try:
             given = {each.name: value[each.name] for each in fields(cls)}
-            given["pieces"] = tuple(map(Piece.from_json, given["pieces"]))
+            given["pieces"] = tuple(map(ScanPiece.from_json, given["pieces"]))
             given["gap"] = None if given["gap"] is None else (int(given["gap"][0]), int(given["gap"][1]))
             return cls(**given)
         except (KeyError, TypeError, ValueError, IndexError):
@@ -233,7 +233,7 @@ class LocalHistory:
             end = min(end, selection.end_position)
         through = 0 if manifest is None else manifest.through
         start = max(through, selection.first_position or 0)
-        pieces: list[Piece] = []
+        pieces: list[ScanPiece] = []
         files = [] if manifest is None else manifest.pick(selection)
         total = sum(max(file.bytes, file.raw_bytes) for file in files)
         total += sum(min(ref.size, max(0, end - make_location(ref.number, 0))) for ref in refs)
@@ -252,7 +252,7 @@ class LocalHistory:
 
     def _cut_file(
         self, file: ArchiveFile, manifest: Manifest, selection: Selection, limit: int
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanPiece]:
         with self.archive.open(file) as opened:
             weights = group_bytes(opened, file)
             rows = [opened.metadata.row_group(each).num_rows for each in range(len(weights))]
@@ -263,7 +263,7 @@ class LocalHistory:
             follower = wanted[at + 1] if at + 1 < len(wanted) else None
             if follower == last + 1 and sum(weights[begin : follower + 1]) <= limit:
                 continue
-            yield Piece(
+            yield ScanPiece(
                 *("file", sum(rows[begin : last + 1]), sum(weights[begin : last + 1]), manifest.journal),
                 version=manifest.version,
                 path=file.path,
@@ -274,7 +274,7 @@ class LocalHistory:
 
     def _cut_segment(
         self, ref: SegmentRef, selection: Selection, start: int, end: int, limit: int
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanPiece]:
         first, last = max(start, make_location(ref.number, 0)), min(end, make_location(ref.number, ref.size))
         if first >= last or not _may_hold(ref, selection):
             return
@@ -283,22 +283,22 @@ class LocalHistory:
         cuts = [first + (last - first) * each // count for each in range(count + 1)]
         for left, right in pairwise(cuts):
             rows = ref.rows * (right - left) // max(1, ref.size)
-            yield Piece("segment", rows, right - left, _salt(ref), left, right)
+            yield ScanPiece("segment", rows, right - left, _salt(ref), left, right)
 
     # -- reading
 
-    def read(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: ScanPiece, selection: Selection) -> Iterator[pa.RecordBatch]:
         """The selected rows of a piece, always the same. Raises HistoryUnavailable if they are gone."""
         if piece.kind == "file":
             groups = range(piece.first_group, piece.end_group)
             return self.archive.read_file(piece.path, selection, groups)
         return self._read_positions(piece, selection)
 
-    def read_many(self, pieces: Iterable[Piece], selection: Selection) -> Iterator[pa.RecordBatch]:
+    def read_many(self, pieces: Iterable[ScanPiece], selection: Selection) -> Iterator[pa.RecordBatch]:
         for piece in _joined(pieces):
             yield from self.read(piece, selection)
 
-    def _read_positions(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+    def _read_positions(self, piece: ScanPiece, selection: Selection) -> Iterator[pa.RecordBatch]:
         try:
             # Read all before yielding any: if the segment vanishes meanwhile, the archive is read instead,
             # and no row may come twice.
@@ -314,7 +314,7 @@ class LocalHistory:
         else:
             yield from batches
 
-    def _read_segment(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+    def _read_segment(self, piece: ScanPiece, selection: Selection) -> Iterator[pa.RecordBatch]:
         journal = self.journal
         found = None
         if journal is not None:
@@ -332,7 +332,7 @@ class LocalHistory:
         )
 
     def _read_archived(
-        self, manifest: Manifest, piece: Piece, selection: Selection
+        self, manifest: Manifest, piece: ScanPiece, selection: Selection
     ) -> Iterator[pa.RecordBatch]:
         first = max(piece.start, selection.first_position or 0)
         end = min(piece.stop, selection.end_position if selection.end_position is not None else _LIMIT - 1)
@@ -436,9 +436,9 @@ def _may_hold(ref: SegmentRef, selection: Selection) -> bool:
     return not is_before and not (until is not None and ref.first_ms * 1000 >= until)
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _joined(pieces: Iterable[ScanPiece]) -> Iterator[ScanPiece]:
     """Merges adjacent pieces of one file, which is then opened once."""
-    held: Piece | None = None
+    held: ScanPiece | None = None
     for piece in pieces:
         if held is not None and _follows(piece, held):
             held = replace(held, end_group=piece.end_group)
@@ -450,7 +450,7 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield held
 
 
-def _follows(piece: Piece, before: Piece) -> bool:
+def _follows(piece: ScanPiece, before: ScanPiece) -> bool:
     same = (piece.kind, piece.version, piece.path) == ("file", before.version, before.path)
     return same and piece.first_group == before.end_group
 

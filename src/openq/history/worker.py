@@ -204,9 +204,9 @@ class HistoryWorker:
                     )
 
     def _piece(self, task: dict[str, Any], history: Any) -> Any:
-        from openq.history.local import Piece
+        from openq.history.local import ScanPiece
 
-        return check_piece(Piece.from_json(task["piece"]), history, task["end"])
+        return check_piece(ScanPiece.from_json(task["piece"]), history, task["end"])
 
     def _visible_rows(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..broker.history_source import HistorySource, SegmentFile
+from ..broker.history_source import HistorySegment, HistorySource
 from ..errors import HistoryUnavailable
 from ..journal.file_journal import Journal
 from ..journal.format import BLOCK_BYTES, offset_of, segment_of
@@ -20,12 +20,14 @@ class SegmentFiles:
     def __init__(self, journal: Journal | None) -> None:
         self._journal = journal
 
-    def segments(self) -> list[SegmentFile]:
+    def segments(self) -> list[HistorySegment]:
         if self._journal is None:
             return []
         durable = self._journal.durable_location
         return [
-            SegmentFile(each.number, _durable_bytes(each, durable), each.first_ms, each.last_ms, each.sealed)
+            HistorySegment(
+                each.number, _durable_bytes(each, durable), each.first_ms, each.last_ms, each.sealed
+            )
             for each in self._journal.segments()
             if each.number <= segment_of(durable)
         ]

@@ -24,7 +24,7 @@ log = logging.getLogger("openq")
 _RETRY_MS = 200
 
 
-class Recovered(NamedTuple):
+class RecoveredState(NamedTuple):
     engine: Engine
     latest_ms: int  # the time of the newest record
     is_empty: bool  # neither a snapshot nor a record was found
@@ -34,7 +34,7 @@ class Recovered(NamedTuple):
     is_partial: bool  # deliveries before the oldest segment are unknown
 
 
-def recover(journal: Journal, engine: Engine) -> Recovered:
+def recover(journal: Journal, engine: Engine) -> RecoveredState:
     """Fill an empty engine. If the snapshot does not fit the journal, all records are read instead."""
     directory = os.path.join(journal.path, "snapshots")
     newest = load_newest(directory, journal.io)
@@ -61,7 +61,7 @@ def recover(journal: Journal, engine: Engine) -> Recovered:
         name = engine.numbered[number].name
         log.warning("the name of queue %d is lost to damage; its messages are in %r", number, name)
     is_empty, is_partial = not count and newest is None, newest is None and first > 1
-    return Recovered(engine, latest_ms, is_empty, skipped, lost, unreadable, is_partial)
+    return RecoveredState(engine, latest_ms, is_empty, skipped, lost, unreadable, is_partial)
 
 
 def _load_values(journal: Journal, engine: Engine) -> list[tuple[str, str, JournalDamaged]]:
@@ -102,7 +102,7 @@ def _replay(journal: Journal, engine: Engine, newest: tuple[int, list[bytes]] | 
     return latest_ms, count
 
 
-def report_findings(register: DamageRegister, journal: Journal, found: Recovered, now_ms: int) -> None:
+def report_findings(register: DamageRegister, journal: Journal, found: RecoveredState, now_ms: int) -> None:
     """Enter the losses that recovery found in the damage register."""
     for path in found.skipped:
         detail = "this snapshot cannot be read; the records were read instead"

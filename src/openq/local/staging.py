@@ -38,8 +38,8 @@ from ..broker.staged_batches import (
     check_batch,
 )
 from ..broker.staged_rows import (
-    QueueLimits,
     QueueRoom,
+    RowLimits,
     check_batch_rows,
     check_part,
     orphaned,
@@ -152,7 +152,7 @@ class LocalStaging:
                     *(stage.job.account, stage.parts, partial(self._read_part, stage), parts, rows),
                     qualified_name(job.account, queue) if queue else None,
                     qualified_name(job.account, dead_letter) if dead_letter else None,
-                    QueueLimits(self._room_of, may_send),
+                    RowLimits(self._room_of, may_send),
                 )
                 if self._core.engine.progress.get(job.key) is None:
                     if not plan.rows:  # a job that never published anything is not remembered

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ..errors import HistoryUnavailable, InvalidSetting
 from ..history.archive import Archive, ArchiveDamaged, Manifest, conform
-from ..history.local import Piece
+from ..history.local import ScanPiece
 from ..history.schema import TABLES, arrow_schema
 from ..history.segment_parts import ROW_BYTES
 from ..history.selection import Selection
@@ -41,7 +41,7 @@ class _PositionRange:
     end: int
     journal: str
     gaps: list[list[int]]
-    pieces: dict[str, tuple[Piece, ...]]
+    pieces: dict[str, tuple[ScanPiece, ...]]
 
     @property
     def bytes(self) -> int:
@@ -56,7 +56,7 @@ class _PositionRange:
 class _PieceTask:
     history: RemoteHistory
     selection: Selection
-    pieces: list[Piece]
+    pieces: list[ScanPiece]
 
     @property
     def bytes(self) -> int:
@@ -210,7 +210,7 @@ def _origin(history: RemoteHistory) -> dict[str, Any]:
 
 
 def _plan_range(history: RemoteHistory, first: int | None, end: int | None) -> _PositionRange:
-    pieces: dict[str, tuple[Piece, ...]] = {}
+    pieces: dict[str, tuple[ScanPiece, ...]] = {}
     gaps: list[tuple[int, int]] = []
     oldest: list[int] = []
     journal = ""
@@ -252,9 +252,9 @@ def _limit_range(history: RemoteHistory, whole: _PositionRange, limit: int) -> _
     return replace(best, start=whole.start, gaps=gaps)
 
 
-def _group_pieces(pieces: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
+def _group_pieces(pieces: Iterable[ScanPiece], limit: int) -> Iterator[list[ScanPiece]]:
     """Groups for one task each, which holds their rows in memory."""
-    group: list[Piece] = []
+    group: list[ScanPiece] = []
     weight = 0
     for piece in pieces:
         more = piece.bytes + ROW_BYTES * piece.rows

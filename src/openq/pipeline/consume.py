@@ -99,7 +99,7 @@ class ConsumeOptions:
         return f"pipeline/subscriptions/{quoted(self.subscription)}"
 
 
-class LeaseLost(OpenQError):
+class BatchLeaseLost(OpenQError):
     """A batch returned to its queue while it was being read."""
 
     code = "lease_lost"
@@ -121,7 +121,7 @@ class ConsumeReader(StreamReader):
             answer = link.call("GET", path, query={"part": partition.part, "parts": partition.parts})
         if is_expired(answer.headers):
             # Other tasks may have read their part before: half a batch must not reach the sink.
-            raise LeaseLost(
+            raise BatchLeaseLost(
                 f"batch {partition.number} of subscription {self._consume.subscription!r} returned to its "
                 "queue while it was being read; restart the query, and give it a longer leaseTimeout"
             )

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ..client.http import Refused
 from ..errors import HistoryUnavailable, InvalidSetting, OpenQError
-from ..history.local import Piece, Snapshot
+from ..history.local import ScanPiece, Snapshot
 from ..history.schema import check_version
 from ..history.selection import Selection
 from .link import Link
@@ -57,10 +57,10 @@ class RemoteHistory:
             answer = self.link.call("GET", "history/snapshot", query=query)
         return Snapshot.from_json(answer.json())
 
-    def read(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: ScanPiece, selection: Selection) -> Iterator[pa.RecordBatch]:
         yield from self._batches(selection, self._fetch(piece, selection))
 
-    def read_many(self, pieces: Iterable[Piece], selection: Selection) -> Iterator[pa.RecordBatch]:
+    def read_many(self, pieces: Iterable[ScanPiece], selection: Selection) -> Iterator[pa.RecordBatch]:
         """The rows of one piece after the other; the next pieces are fetched meanwhile."""
         waiting = iter(pieces)
         coming: deque[Future[bytes]] = deque()
@@ -88,7 +88,7 @@ class RemoteHistory:
             answer = self.link.call("GET", "history/end", query=query, wait_s=wait_s)
         return int(answer.json()["position"])
 
-    def _fetch(self, piece: Piece, selection: Selection, stop: Event | None = None) -> bytes:
+    def _fetch(self, piece: ScanPiece, selection: Selection, stop: Event | None = None) -> bytes:
         asked, _ = _sendable(selection)
         query = {
             "piece": json.dumps(piece.to_json(), separators=(",", ":")),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import TypeIs
 
-    from ..history.local import LocalHistory, Piece, Snapshot
+    from ..history.local import LocalHistory, ScanPiece, Snapshot
     from ..history.selection import Selection
     from .remote_history import RemoteHistory
 
@@ -112,7 +112,7 @@ class MetaSource(DefaultSource):
 class HistoryPartition(InputPartition):
     """The pieces of the history that one task reads; `server` is where they were found, if not by path."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanPiece, ...]
     server: RemoteHistory | None = None
 
 
@@ -213,7 +213,7 @@ _freeze_imports()
 
 
 def open_history(
-    options: SourceOptions, pieces: Sequence[Piece] = (), server: RemoteHistory | None = None
+    options: SourceOptions, pieces: Sequence[ScanPiece] = (), server: RemoteHistory | None = None
 ) -> LocalHistory | RemoteHistory:
     """By path if this process can read it, otherwise from the server.
 
@@ -274,7 +274,7 @@ def _cached_history(history: LocalHistory) -> LocalHistory:
     return known[1]
 
 
-def _has_pieces(local: LocalHistory, pieces: Sequence[Piece]) -> bool:
+def _has_pieces(local: LocalHistory, pieces: Sequence[ScanPiece]) -> bool:
     if any(piece.kind == "file" for piece in pieces) and not os.path.isdir(local.archive_path):
         return False
     if not pieces or local.journal is None:
@@ -313,7 +313,7 @@ def check_gap(snapshot: Snapshot, options: SourceOptions) -> None:
 
 def read_pieces(
     history: LocalHistory | RemoteHistory,
-    pieces: Sequence[Piece],
+    pieces: Sequence[ScanPiece],
     selection: Selection,
     options: SourceOptions,
 ) -> Iterator[pa.RecordBatch]:
@@ -381,7 +381,9 @@ def _names_on_server(history: RemoteHistory, asked: set[str]) -> Iterator[set[st
 # -- partitions -------------------------------------------------------------------------------------
 
 
-def make_partitions(pieces: Sequence[Piece], share_bytes: int, least: int | None) -> list[HistoryPartition]:
+def make_partitions(
+    pieces: Sequence[ScanPiece], share_bytes: int, least: int | None
+) -> list[HistoryPartition]:
     """Adjacent pieces in partitions of about the same size, at least `least` of them if there are so many
     pieces. Their number is a multiple of the cores, so that no core waits for the last one."""
     total = sum(piece.bytes for piece in pieces)
@@ -389,7 +391,7 @@ def make_partitions(pieces: Sequence[Piece], share_bytes: int, least: int | None
     rounds = max(1, math.ceil(1.1 * total / (share_bytes * cores)))
     wanted = least or min(rounds * cores, max(1, total // MIN_PARTITION_BYTES))
     found: list[HistoryPartition] = []
-    held: list[Piece] = []
+    held: list[ScanPiece] = []
     have = done = 0
     for piece in pieces:
         # A piece belongs to the partition that its middle is in.

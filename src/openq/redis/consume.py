@@ -21,7 +21,7 @@ from ..model import MAX_SPAN_MS, NO_DEADLINE, Delivery, MessageFilter, span_erro
 from .net import greenlets
 from .records import deliveries_of, encoded
 from .registry import CachedQueue
-from .selection import Selection
+from .selection import MessageSelection
 from .store import RedisStore, chunks
 from .upkeep import Upkeep
 from .waiters import WATCH_MS, WaiterServiceRef
@@ -47,7 +47,7 @@ class Receiver:
         self._view = store.view
         self._waiters = waiters
         self._upkeep = upkeep
-        self._selection = Selection(store)
+        self._selection = MessageSelection(store)
 
     # -- receiving ------------------------------------------------------------------------------
 

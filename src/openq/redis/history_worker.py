@@ -45,9 +45,9 @@ class StreamHistoryReader(HistoryWorker):
         write(handle, json.dumps(shown.to_json(), separators=(",", ":")).encode())
 
     def _piece(self, task: dict[str, Any], history: Any) -> Any:
-        from openq.history.local import Piece
+        from openq.history.local import ScanPiece
 
-        return Piece.from_json(task["piece"])
+        return ScanPiece.from_json(task["piece"])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from .store import RedisStore, chunks
 _PAGE = 256  # records read at once
 
 
-class Selection:
+class MessageSelection:
     def __init__(self, store: RedisStore) -> None:
         self._store = store
 

@@ -36,8 +36,8 @@ from ..broker.staged_batches import (
     check_batch,
 )
 from ..broker.staged_rows import (
-    QueueLimits,
     QueueRoom,
+    RowLimits,
     check_batch_rows,
     check_part,
     is_limited,
@@ -157,7 +157,7 @@ class RedisStaging:
                     *(job.account, state.facts(), partial(self._keys.read_part, job, state), parts, rows),
                     qualified_name(job.account, queue) if queue else None,
                     qualified_name(job.account, dead_letter) if dead_letter else None,
-                    QueueLimits(self._rooms(), may_send),
+                    RowLimits(self._rooms(), may_send),
                 )
                 if state.newest < 0 and not plan.rows:  # nothing of it has to be kept
                     with self._confirmed():

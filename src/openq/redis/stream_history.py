@@ -19,7 +19,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from openq.errors import HistoryUnavailable, InvalidSetting
-from openq.history.local import MAX_PIECES, PIECE_BYTES, Piece, Snapshot
+from openq.history.local import MAX_PIECES, PIECE_BYTES, ScanPiece, Snapshot
 from openq.history.selection import Selection
 from openq.redis.net.calls import Calls
 from openq.redis.net.url import Address
@@ -68,14 +68,14 @@ class StreamRange:
     first: Id  # an entry that existed
     last: int  # inclusive: a sequence, or a millisecond
 
-    def piece(self, table: str, journal: str, rows: int, size: int, end: int) -> Piece:
+    def piece(self, table: str, journal: str, rows: int, size: int, end: int) -> ScanPiece:
         """`end` is the end of the snapshot: more rows of the last millisecond may follow it."""
         first = f"{self.first[0]}-{self.first[1]}"
         path = f"{table}/{self.queue}/{self.stream}/{first}/{self.last}.parquet"
-        return Piece(_KIND, rows, size, journal, stop=end, path=path, end_group=1)
+        return ScanPiece(_KIND, rows, size, journal, stop=end, path=path, end_group=1)
 
     @classmethod
-    def of(cls, piece: Piece) -> StreamRange:
+    def of(cls, piece: ScanPiece) -> StreamRange:
         """Raises InvalidSetting for a piece that is not from a snapshot."""
         found = _PATH.fullmatch(piece.path)
         if piece.kind != _KIND or found is None or int(found[3]) > int(found[5]):
@@ -131,7 +131,7 @@ class StreamHistory:
         self._registry.refresh(self._calls)
         views = [view for view in queues_with_history(self._registry) if selection.matches_queue(view.name)]
         facts = read_queue_streams(self._calls, views)
-        pieces: list[Piece] = []
+        pieces: list[ScanPiece] = []
         lost, oldest = 0, end
         limit = self._piece_limit(facts, max_bytes)
         for view in views:
@@ -156,7 +156,7 @@ class StreamHistory:
 
     def _pieces(
         self, view: CachedQueue, known: QueueStreams, selection: Selection, end: int, limit: int
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanPiece]:
         since_ms = max(selection.since_us or 0, 0) // 1000
         since_ms = max(since_ms, time_of(max(selection.first_position or 0, 0)))
         until_ms = time_of(end - 1) + 1 if end > 0 else 0
@@ -177,7 +177,7 @@ class StreamHistory:
 
     def _message_pieces(
         self, view: CachedQueue, stream: StreamInfo, selection: Selection, span: Id, limit: int, end: int
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanPiece]:
         key, _ = stream_keys(view)
         low = stream.deleted[0] + 1
         asked = read_script(RANGES, [key], low, *span)
@@ -204,7 +204,7 @@ class StreamHistory:
 
     def _event_pieces(
         self, view: CachedQueue, stream: StreamInfo, span: Id, limit: int, end: int
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ScanPiece]:
         _, key = stream_keys(view)
         first_ms = max(span[0], stream.first[0])
         last_ms = min(span[1] - 1, stream.last[0])
@@ -232,7 +232,7 @@ class StreamHistory:
 
     # -- reading
 
-    def read(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: ScanPiece, selection: Selection) -> Iterator[pa.RecordBatch]:
         """The selected rows of a piece. Raises HistoryUnavailable, at the latest after the last row, if some
         rows are gone."""
         chosen = StreamRange.of(piece)
@@ -251,7 +251,7 @@ class StreamHistory:
             yield from self._read_events(view, chosen, rows)
         self._check_kept(view, chosen)
 
-    def read_many(self, pieces: Iterable[Piece], selection: Selection) -> Iterator[pa.RecordBatch]:
+    def read_many(self, pieces: Iterable[ScanPiece], selection: Selection) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
             yield from self.read(piece, selection)
 

@@ -10,7 +10,7 @@ import os
 
 from msgspec import UNSET
 
-from ..alert_rules.rule import Rule, one_line
+from ..alert_rules.rule import AlertRule, one_line
 from ..alerts.messages import text_of
 from ..alerts.model import Alert, HistoryEntry, Silence
 from ..alerts.service import AlertService
@@ -86,7 +86,7 @@ def _item(service: AlertService, alert: Alert) -> AlertItem:
     )
 
 
-def _rule_view(rule: Rule, origin: str, alerts: list[Alert]) -> AlertRuleView:
+def _rule_view(rule: AlertRule, origin: str, alerts: list[Alert]) -> AlertRuleView:
     states = [alert.state for alert in alerts if alert.rule == rule.name]
     return AlertRuleView(
         name=rule.name,

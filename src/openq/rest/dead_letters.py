@@ -14,7 +14,7 @@ from ..broker.reasons import MAX_REASON, normalised, reason_of
 from ..documents.values import iso, moment_ms, seconds
 from ..errors import InvalidSetting, MessageNotFoundError, QueueInUse
 from ..model import Entry
-from ..server.tasks import Task
+from ..server.tasks import LongOperation
 from . import undo
 from .call import RestCall
 from .message_schemas import (
@@ -192,7 +192,7 @@ def discard(call: RestCall) -> None:
     answer_task(call, task)
 
 
-def _discard(call: RestCall, filter: Filter, task: Task) -> int:
+def _discard(call: RestCall, filter: Filter, task: LongOperation) -> int:
     broker, queue = call.broker, call.queue
     removal = undo.begin(call) if call.body.undo else None
     done = 0

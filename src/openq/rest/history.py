@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from ..broker.history import HistoryRange
 from ..broker.history import PastMessage as Past
-from ..broker.history_source import HistoryFiles, SegmentFile
+from ..broker.history_source import HistoryFiles, HistorySegment
 from ..documents.payloads import form_of, show_json, show_msgpack
 from ..documents.values import iso, iso_or_none, moment_ms, read_moment
 from ..errors import HistoryUnavailable, NotOnThisStore
@@ -60,7 +60,7 @@ def list_segments(call: RestCall) -> None:
     call.answer(SegmentList(segments=views))
 
 
-def _segment(call: RestCall) -> SegmentFile:
+def _segment(call: RestCall) -> HistorySegment:
     text = call.args[0]
     if text.isascii() and text.isdigit() and len(text) < 20:
         for each in _files(call).segments():

@@ -12,7 +12,7 @@ from ..broker.interface import Broker, Filter
 from ..documents.transform import NotTransformed, Transform
 from ..errors import MessageNotFoundError, QueueInUse
 from ..model import Entry
-from ..server.tasks import RedriveAuthorizer, Task
+from ..server.tasks import LongOperation, RedriveAuthorizer
 from .call import RestCall
 from .message_schemas import Redrive, TaskView
 from .messages import EDIT_ACTIONS, edited_draft
@@ -62,7 +62,7 @@ def redrive(call: RestCall) -> None:
     if body.stop_after is not None:
         details["stop_after"] = body.stop_after
 
-    def work(task: Task) -> int:
+    def work(task: LongOperation) -> int:
         if transform is None and body.stop_after is None:
             done = broker.admin.redrive(queue, to, filter, body.rate, task.progress, back.allowed)
         else:
@@ -140,7 +140,7 @@ class CarefulRedrive:
         filter: Filter,
         back: RedriveAuthorizer,
         transform: Transform | None,
-        task: Task,
+        task: LongOperation,
     ) -> None:
         body = call.body
         self._call, self._task = call, task

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..broker.interface import Filter
-from ..server.tasks import Task
+from ..server.tasks import LongOperation
 from .call import RestCall
 from .message_schemas import TaskView
 from .messages import make_filter
 from .views import task_view
 
 
-def answer_task(call: RestCall, task: Task) -> None:
+def answer_task(call: RestCall, task: LongOperation) -> None:
     path = call.request.path
     name = f"Location: {path[: path.index('/queues/')]}/tasks/{task.id}\r\n"
     call.answer(task_view(task), 202, name.encode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..server.tasks import Task
+from ..server.tasks import LongOperation
 from .call import RestCall
 from .message_schemas import Resume, TaskListView, TaskView
 from .problems import Problem
@@ -10,7 +10,7 @@ from .routes import route
 from .views import task_view
 
 
-def _task(call: RestCall, action: str) -> Task:
+def _task(call: RestCall, action: str) -> LongOperation:
     """Not found if the caller may not see it."""
     task = call.context.tasks.get(call.args[0])
     if task is None or task.account != call.account or not call.may(action, task.queue):

@@ -15,7 +15,7 @@ from ..documents.views import received as received
 from ..documents.views import stored as stored
 from ..model import QueueSettings, RetryPolicy
 from ..names import split_name
-from ..server.tasks import Task
+from ..server.tasks import LongOperation
 from ..settings import SETTINGS, Setting
 from .message_schemas import TaskView
 from .schemas import Retry, Settings, Stats
@@ -56,7 +56,7 @@ def stats_view(stats: QueueStats) -> Stats:
     )
 
 
-def task_view(task: Task) -> TaskView:
+def task_view(task: LongOperation) -> TaskView:
     return TaskView(
         id=task.id,
         kind=task.kind,

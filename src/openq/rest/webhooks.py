@@ -16,7 +16,7 @@ from ..documents.values import iso, iso_or_none, moment_ms, read_attributes, sec
 from ..errors import InvalidSetting, WebhookNotFound
 from ..limits import rate_text
 from ..parsing import without_password
-from ..server.tasks import Task
+from ..server.tasks import LongOperation
 from ..webhooks.declaring import Declared, declare_webhook, rotate_secret
 from ..webhooks.delivery_log import Attempt, stored_parts
 from ..webhooks.model import Webhook
@@ -433,7 +433,7 @@ def replay_webhook(call: RestCall) -> None:
         queue = call.short_name(webhook.queue)
         call.require("receive", queue)
 
-        def work(task: Task) -> int:
+        def work(task: LongOperation) -> int:
             return Replay(_service(call), webhook, span, ids, rate, task.progress, task.cancelling).run()
 
         task = call.context.tasks.start(

@@ -667,14 +667,14 @@ def run(
     out = out or sys.stdout
     member: Member | None = None
     if config.processes > 1:
-        from .process_group import Supervisor  # imported only where it is used
+        from .process_group import GroupSupervisor  # imported only where it is used
         from .process_member import Member
 
         with suppress(ModuleNotFoundError):  # `open_broker` says what is missing
             importlib.import_module("openq.redis.broker")  # once, in memory that all of them share
         gc.collect()
         gc.freeze()
-        outcome = Supervisor(config, out, as_json=as_json).run()
+        outcome = GroupSupervisor(config, out, as_json=as_json).run()
         if outcome.place is None:
             return outcome.exit_code
         member, out = Member(outcome.place), io.StringIO()

@@ -59,7 +59,7 @@ CATCH_UP_THREADS = 2
 _FULL_S = 0.05  # a buffer that is full without a pause of the transport is looked at again
 
 
-class State(Enum):
+class ReaderState(Enum):
     CATCHING_UP = auto()
     JOINING = auto()
     LIVE = auto()
@@ -75,7 +75,7 @@ class Encoded(NamedTuple):
     full: bytes
 
 
-class Piece(NamedTuple):
+class EventPiece(NamedTuple):
     """Bytes to write, the number of events in them, and the position of a reader that got them."""
 
     data: bytes
@@ -107,15 +107,15 @@ class ReaderGroup:
     def selects(self, event: Event) -> bool:
         return self.wanted.accepts(event) and self.access.may_see(event)
 
-    def pieces(self, batch: Iterable[Encoded], skip: frozenset[str] = frozenset()) -> list[Piece]:
+    def pieces(self, batch: Iterable[Encoded], skip: frozenset[str] = frozenset()) -> list[EventPiece]:
         """The selected events of a batch, joined to pieces."""
-        found: list[Piece] = []
+        found: list[EventPiece] = []
         parts: list[bytes] = []
         size = 0
         position = ""
 
         def add() -> None:
-            found.append(Piece(b"".join(parts), len(parts), position))
+            found.append(EventPiece(b"".join(parts), len(parts), position))
 
         for event, plain, full in batch:
             if event.id in skip or not self.selects(event):
@@ -168,14 +168,14 @@ class EventReader:
         self.group = group
         self.position = position
         self.follow = follow
-        self.state = State.CATCHING_UP
+        self.state = ReaderState.CATCHING_UP
         self.stream: HttpStream | None = None
         self.skip: frozenset[str] = frozenset()  # events that it has got and the follower has not
-        self.waiting: list[Piece] = []  # of the page that is being written, while it catches up
+        self.waiting: list[EventPiece] = []  # of the page that is being written, while it catches up
 
     def resumed(self) -> None:
-        if self.state is State.BEHIND or self.waiting:
-            self.state = State.CATCHING_UP
+        if self.state is ReaderState.BEHIND or self.waiting:
+            self.state = ReaderState.CATCHING_UP
             self.hub.write_page(self)
 
     def gone(self) -> None:
@@ -265,7 +265,7 @@ class EventHub:
         self._read_page(reader)
 
     def remove(self, reader: EventReader) -> None:
-        reader.state = State.ENDED
+        reader.state = ReaderState.ENDED
         reader.waiting = []
         self.readers.discard(reader)
         self._live.discard(reader)
@@ -316,7 +316,7 @@ class EventHub:
             return page, self._encode(page.events, [group])
 
         def then(found: tuple[EventPage, list[Encoded]] | None, error: BaseException | None) -> None:
-            if reader.state is not State.CATCHING_UP:
+            if reader.state is not ReaderState.CATCHING_UP:
                 return
             if found is None:
                 self._fail(reader, error)
@@ -327,13 +327,15 @@ class EventHub:
 
         self._submit(self._catch_up, read, then)
 
-    def _pieces_of(self, reader: EventReader, page: EventPage, batch: list[Encoded]) -> list[Piece]:
+    def _pieces_of(self, reader: EventReader, page: EventPage, batch: list[Encoded]) -> list[EventPiece]:
         pieces = reader.group.pieces(batch)
         if page.gap_until_ms is not None:
             self.gaps += 1
-            pieces.insert(0, Piece(gap_block(reader.position, page.gap_until_ms), 0, reader.position or ""))
+            pieces.insert(
+                0, EventPiece(gap_block(reader.position, page.gap_until_ms), 0, reader.position or "")
+            )
         # The rest of the page is not for this reader: it continues behind it.
-        return [*pieces, Piece(b"", 0, page.next)]
+        return [*pieces, EventPiece(b"", 0, page.next)]
 
     def write_page(self, reader: EventReader, is_end: bool = False) -> None:
         """Write what a page brought, as far as the client reads; then read on."""
@@ -348,7 +350,7 @@ class EventHub:
             self._write_position(reader)
             self.end_reader(reader)
 
-    def _write(self, reader: EventReader, pieces: Sequence[Piece]) -> bool:
+    def _write(self, reader: EventReader, pieces: Sequence[EventPiece]) -> bool:
         """False: the client does not read. The rest is dropped, and read again from its position later."""
         for data, count, position in pieces:
             if data and not reader.write(data):
@@ -361,7 +363,7 @@ class EventHub:
     def _fall_behind(self, reader: EventReader) -> None:
         self._live.discard(reader)
         reader.skip = frozenset()
-        reader.state = State.BEHIND
+        reader.state = ReaderState.BEHIND
         if reader.stream is not None and not reader.stream.paused_since:
             self._context.loop.call_later(_FULL_S, reader.resumed)
 
@@ -374,7 +376,7 @@ class EventHub:
     # -- the follower
 
     def _join(self, reader: EventReader) -> None:
-        reader.state = State.JOINING
+        reader.state = ReaderState.JOINING
         self._joining.append(reader)
         self._wake()
 
@@ -440,13 +442,13 @@ class EventHub:
 
     def _fan_out(self, cycle: Cycle, readers: list[EventReader]) -> None:
         """Write a batch to the live readers, some in each iteration of the loop."""
-        known: dict[ReaderGroup, list[Piece]] = {}
+        known: dict[ReaderGroup, list[EventPiece]] = {}
         gap_ms = cycle.page.gap_until_ms
         after = self._position
 
         def step() -> None:
             for reader in readers[-READERS_PER_STEP:]:
-                if reader.state is not State.LIVE:
+                if reader.state is not ReaderState.LIVE:
                     continue
                 group = reader.group
                 if reader.skip:
@@ -457,7 +459,7 @@ class EventHub:
                     found = known.get(group)
                     pieces = known[group] = group.pieces(cycle.batch) if found is None else found
                 if gap_ms is not None:
-                    pieces = [Piece(gap_block(after, gap_ms), 0, reader.position or ""), *pieces]
+                    pieces = [EventPiece(gap_block(after, gap_ms), 0, reader.position or ""), *pieces]
                 if self._write(reader, pieces):
                     reader.position = cycle.page.next
             del readers[-READERS_PER_STEP:]
@@ -474,9 +476,9 @@ class EventHub:
             return
         self._position = cycle.page.next
         for reader, page, batch in cycle.joined:
-            if reader.state is not State.JOINING:
+            if reader.state is not ReaderState.JOINING:
                 continue
-            reader.state = State.CATCHING_UP
+            reader.state = ReaderState.CATCHING_UP
             if not self._write(reader, self._pieces_of(reader, page, batch)):
                 continue
             if page.is_end:
@@ -490,7 +492,7 @@ class EventHub:
     def _go_live(self, reader: EventReader, position: str, skip: frozenset[str]) -> None:
         reader.position = position
         reader.skip = skip
-        reader.state = State.LIVE
+        reader.state = ReaderState.LIVE
         self._live.add(reader)
 
     def _write_position(self, reader: EventReader) -> None:
@@ -538,7 +540,7 @@ class EventHub:
             elif now - stream.written_at >= HEARTBEAT_S:
                 due.append(reader)
         for reader in due[:HEARTBEATS_PER_TICK]:
-            if reader.state is State.LIVE and reader.position:
+            if reader.state is ReaderState.LIVE and reader.position:
                 # The position is there for readers whose filter leaves out what happens.
                 reader.write(b": alive\nid: %b\n\n" % reader.position.encode())
             else:

@@ -36,11 +36,11 @@ from .process_messages import (
     Collect,
     Decoder,
     Figures,
+    GroupState,
     Message,
     Ready,
     Reloaded,
     ReloadOthers,
-    State,
     Stopped,
     Sums,
     ToOthers,
@@ -63,7 +63,7 @@ _TICK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
-class Outcome(NamedTuple):
+class ProcessOutcome(NamedTuple):
     """What a process of the group is to do: a supervisor ends with its exit code, another one serves."""
 
     exit_code: int = 0
@@ -105,7 +105,7 @@ class _Gathering(NamedTuple):
     until_s: float
 
 
-class Supervisor:
+class GroupSupervisor:
     def __init__(self, config: Config, out: TextIO, *, as_json: bool) -> None:
         self._config = config
         self._out = out
@@ -132,7 +132,7 @@ class Supervisor:
         self._home: socket.socket | None = None
         self._ports: SharedPorts
 
-    def run(self) -> Outcome:
+    def run(self) -> ProcessOutcome:
         """Returns in the supervisor when all have ended, and in each process to serve."""
         _log_to_stderr(self._config)
         self._ports = SharedPorts(self._config)
@@ -151,12 +151,12 @@ class Supervisor:
             ):
                 place = self._turn()
             if place is not None:
-                return Outcome(place=place)
+                return ProcessOutcome(place=place)
             self._end(handlers)
         finally:
             if self._folder:  # a process of the group has none
                 shutil.rmtree(self._folder, ignore_errors=True)
-        return Outcome(self._exit_code)
+        return ProcessOutcome(self._exit_code)
 
     def _take_signals(self) -> dict[signal.Signals, object]:
         for end in (self._wake, self._wake_end):
@@ -485,7 +485,7 @@ class Supervisor:
         running = sum(each.is_ready for each in self._processes.values())
         for each in self._processes.values():
             if each.is_ready:
-                self._send(each, State(running, len(self._processes), self._restarts))
+                self._send(each, GroupState(running, len(self._processes), self._restarts))
 
     def _collect(self, asker: _Process, message: Collect) -> None:
         asker.of_view(message.view).show(message.families)

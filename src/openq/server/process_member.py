@@ -17,11 +17,11 @@ from .process_messages import (
     Decoder,
     Families,
     Figures,
+    GroupState,
     Message,
     Ready,
     Reloaded,
     ReloadOthers,
-    State,
     Stopped,
     Sums,
     ToOthers,
@@ -51,7 +51,7 @@ class Member:
 
     def __init__(self, place: MemberPlace) -> None:
         self.place = place
-        self.state = State(0, 0, 0)
+        self.state = GroupState(0, 0, 0)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._transport: asyncio.Transport | None = None
         self._ids = itertools.count(1)
@@ -149,7 +149,7 @@ class Member:
             if waiting is not None:
                 waiting[1].append(message.families)
                 waiting[0].set()
-        elif isinstance(message, State):
+        elif isinstance(message, GroupState):
             self.state = message
         elif isinstance(message, UsersChanged):
             self.users_changed()

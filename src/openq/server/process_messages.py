@@ -65,7 +65,7 @@ class ToOthers(NamedTuple):
 # -- from the supervisor to a process
 
 
-class State(NamedTuple):
+class GroupState(NamedTuple):
     """How many processes there are, and how often one was replaced."""
 
     running: int
@@ -101,7 +101,7 @@ Message = (
     | Collect
     | Figures
     | ToOthers
-    | State
+    | GroupState
     | Wanted
     | Sums
     | UsersChanged

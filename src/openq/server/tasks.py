@@ -22,7 +22,7 @@ MAX_RUNNING_OF_ACCOUNT = 8  # so that one account cannot use all of them
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
 
-class Task:
+class LongOperation:
     """One task. `done` counts messages; `total` is the expected number, if known."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Task:
         self._resumed.set()
         return True
 
-    def run(self, work: Callable[[Task], object]) -> None:
+    def run(self, work: Callable[[LongOperation], object]) -> None:
         try:
             result = work(self)
             if isinstance(result, int):
@@ -146,7 +146,7 @@ class TooManyTasks(OpenQError):
 class TaskList:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, LongOperation] = {}
         self._lock = threading.Lock()
 
     def start(
@@ -154,12 +154,12 @@ class TaskList:
         kind: str,
         account: str,
         queue: str,
-        work: Callable[[Task], object],
+        work: Callable[[LongOperation], object],
         total: int | None = None,
         details: Mapping[str, object] | None = None,
-    ) -> Task:
+    ) -> LongOperation:
         """Run `work` in a new thread; it returns the count or the result."""
-        task = Task(os.urandom(8).hex(), kind, account, queue, total, details or {}, self._now_ms)
+        task = LongOperation(os.urandom(8).hex(), kind, account, queue, total, details or {}, self._now_ms)
         with self._lock:
             running = [each.account for each in self._tasks.values() if each.state == RUNNING]
             if len(running) >= MAX_RUNNING:
@@ -173,10 +173,10 @@ class TaskList:
         threading.Thread(target=task.run, args=(work,), name=f"openq-{kind}", daemon=True).start()
         return task
 
-    def get(self, id: str) -> Task | None:
+    def get(self, id: str) -> LongOperation | None:
         return self._tasks.get(id)
 
-    def all(self) -> list[Task]:
+    def all(self) -> list[LongOperation]:
         """The newest last."""
         with self._lock:
             return list(self._tasks.values())

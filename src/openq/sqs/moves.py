@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ..broker.interface import Broker
 from ..errors import OpenQError, QueueNotFound
 from ..server.context import ServerContext
-from ..server.tasks import CANCELLED, DONE, FAILED, RUNNING, RedriveAuthorizer, Task, TooManyTasks
+from ..server.tasks import CANCELLED, DONE, FAILED, RUNNING, LongOperation, RedriveAuthorizer, TooManyTasks
 from . import errors
 from . import requests as sqs
 from .call import SqsCall, SqsQueue
@@ -90,8 +90,8 @@ def start_message_move_task(call: SqsCall, request: sqs.StartMessageMoveTask) ->
 
 def _work(
     broker: Broker, source: str, target: str | None, rate: int | None, back: RedriveAuthorizer
-) -> Callable[[Task], int]:
-    def work(task: Task) -> int:
+) -> Callable[[LongOperation], int]:
+    def work(task: LongOperation) -> int:
         try:
             moved = broker.admin.redrive(
                 source, target, rate=rate, progress=task.progress, allowed=back.allowed
@@ -222,7 +222,7 @@ def list_message_move_tasks(call: SqsCall, request: sqs.ListMessageMoveTasks) ->
     return sqs.ListMessageMoveTasksReply(results=[_shown(call, task, source.arn) for task in newest])
 
 
-def _tasks(context: ServerContext, source: str) -> list[Task]:
+def _tasks(context: ServerContext, source: str) -> list[LongOperation]:
     """The moves out of one queue, the newest last."""
     return [
         task
@@ -231,7 +231,7 @@ def _tasks(context: ServerContext, source: str) -> list[Task]:
     ]
 
 
-def _status(task: Task) -> str:
+def _status(task: LongOperation) -> str:
     # Read once: the task's thread may end it at any moment.
     state = task.state
     if state != RUNNING:
@@ -239,7 +239,7 @@ def _status(task: Task) -> str:
     return "CANCELLING" if task.cancelling.is_set() else "RUNNING"
 
 
-def _shown(call: SqsCall, task: Task, arn: str) -> sqs.ListMessageMoveTasksResultEntry:
+def _shown(call: SqsCall, task: LongOperation, arn: str) -> sqs.ListMessageMoveTasksResultEntry:
     status = _status(task)
     target, rate = task.details["target"], task.details["rate"]
     return sqs.ListMessageMoveTasksResultEntry(
@@ -255,7 +255,7 @@ def _shown(call: SqsCall, task: Task, arn: str) -> sqs.ListMessageMoveTasksResul
     )
 
 
-def _handle_of(task: Task, arn: str) -> str:
+def _handle_of(task: LongOperation, arn: str) -> str:
     """Base64 of JSON, the form that AWS uses too."""
     handle = {"taskId": task.details[_HANDLE_ID], "sourceArn": arn}
     return b64encode(json.dumps(handle, separators=(",", ":")).encode()).decode()

@@ -29,7 +29,7 @@ from .delivery_log import DELIVERED, GONE, PAUSED, Attempt
 from .formats import Item
 from .http_client import EndpointClient
 from .model import Webhook
-from .outcomes import Outcome
+from .outcomes import AttemptOutcome
 from .positions import StoredPosition
 from .requests import Requests
 
@@ -251,11 +251,11 @@ class EventSender:
             self._done(items)
             self.wake()
 
-    def _answered(self, items: list[Item], outcome: Outcome) -> None:
+    def _answered(self, items: list[Item], outcome: AttemptOutcome) -> None:
         self._conclude(items, outcome)
         self._turn()
 
-    def _conclude(self, items: list[Item], outcome: Outcome) -> None:
+    def _conclude(self, items: list[Item], outcome: AttemptOutcome) -> None:
         now_ms = self.context.now_ms()
         if outcome.kind == DELIVERED:
             self.breaker.succeeded()

@@ -108,7 +108,7 @@ class MessageDocument(msgspec.Struct, kw_only=True):
     publisher: str | UnsetType = UNSET
 
 
-class Request(NamedTuple):
+class WebhookRequest(NamedTuple):
     id: str  # the header webhook-id
     head: bytes
     body: bytes
@@ -123,7 +123,7 @@ class RequestBuilder:
         self._head = fixed_head(read_url(webhook.url), webhook.headers)
         self._secrets = [(key_of(each.text), each.until_ms) for each in webhook.secrets]
 
-    def build(self, items: list[Item], now_ms: int) -> Request:
+    def build(self, items: list[Item], now_ms: int) -> WebhookRequest:
         """One request for these: for one, unless the webhook has batches."""
         if self._is_batch:
             request_id = _batch_id(items)
@@ -150,7 +150,7 @@ class RequestBuilder:
             return self._signed(request_id, _encode(_structured(item)), kind, trace, now_ms)
         return self._signed(request_id, _encode(_document(item)), "application/json", trace, now_ms)
 
-    def _signed(self, request_id: str, body: bytes, kind: str, headers: bytes, now_ms: int) -> Request:
+    def _signed(self, request_id: str, body: bytes, kind: str, headers: bytes, now_ms: int) -> WebhookRequest:
         id_bytes, timestamp = request_id.encode(), b"%d" % (now_ms // 1000)
         keys = [key for key, until_ms in self._secrets if not until_ms or until_ms > now_ms]
         head = (
@@ -160,7 +160,7 @@ class RequestBuilder:
             *(self._head, kind.encode(), len(body), headers),
             *(id_bytes, timestamp, sign(keys, id_bytes, timestamp, body)),
         )
-        return Request(request_id, head, body)
+        return WebhookRequest(request_id, head, body)
 
 
 def _batch_id(items: list[Item]) -> str:

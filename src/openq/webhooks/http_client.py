@@ -60,7 +60,7 @@ def client_tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-class Exchange:
+class HttpExchange:
     """One request and its response. `then` is called once."""
 
     __slots__ = ("body", "connection", "head", "is_repeated", "is_reused", "opening", "then", "timer")
@@ -106,7 +106,7 @@ class EndpointClient:
 
     def post(self, head: bytes, body: bytes, timeout_s: float, then: Then) -> None:
         """`head` ends with an empty line. `then` is called on the loop, never before this returns."""
-        exchange = Exchange(head, body, then)
+        exchange = HttpExchange(head, body, then)
         exchange.timer = self.loop.call_later(timeout_s, self._expire, exchange, timeout_s)
         self._start(exchange)
 
@@ -122,7 +122,7 @@ class EndpointClient:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _start(self, exchange: Exchange) -> None:
+    def _start(self, exchange: HttpExchange) -> None:
         oldest_s = self.loop.time() - MAX_AGE_S
         while self._idle:
             connection = self._idle.pop()
@@ -137,7 +137,7 @@ class EndpointClient:
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _open(self, exchange: Exchange) -> None:
+    async def _open(self, exchange: HttpExchange) -> None:
         error = "the server stops"
         connection: Connection | None = None
         try:
@@ -189,7 +189,7 @@ class EndpointClient:
                 failure = error
         raise failure
 
-    def _expire(self, exchange: Exchange, timeout_s: float) -> None:
+    def _expire(self, exchange: HttpExchange, timeout_s: float) -> None:
         if exchange.opening is not None:
             exchange.opening.cancel()
             exchange.end(None, f"no connection within {timeout_s:g} s")
@@ -199,7 +199,7 @@ class EndpointClient:
     def add(self, connection: Connection) -> None:
         self._connections.add(connection)
 
-    def repeat(self, exchange: Exchange) -> bool:
+    def repeat(self, exchange: HttpExchange) -> bool:
         """Send it over a new connection, if the old one was closed before it could be answered."""
         if exchange.is_repeated or not exchange.is_reused or exchange.then is None or self._is_closed:
             return False
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
         self._client = client
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
         self._keeps_alive = False
         self._is_spoiled = False  # more came than was asked for: not used again
         self.opened_s = self.used_s = client.loop.time()
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         self._is_complete = False
         self._retry_after: str | None = None
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: HttpExchange) -> None:
         self._reset()
         self._exchange = exchange
         exchange.connection = self

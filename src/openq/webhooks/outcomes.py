@@ -11,7 +11,7 @@ from .http_client import Response
 MIN_PAUSE_MS = 1_000  # `Retry-After: 0`, or a date that is over, must not cause requests without a pause
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     kind: str
     status: int | None = None
     detail: str = ""  # the excerpt of the response, or why there is none
@@ -32,7 +32,7 @@ class SentRequest(NamedTuple):
     time_ms: int
     started_s: float  # on the clock of the loop
 
-    def attempt(self, outcome: Outcome, now_s: float, number: int = 1, messages: int = 1) -> Attempt:
+    def attempt(self, outcome: AttemptOutcome, now_s: float, number: int = 1, messages: int = 1) -> Attempt:
         return Attempt(
             id=self.id,
             time_ms=self.time_ms,
@@ -45,18 +45,18 @@ class SentRequest(NamedTuple):
         )
 
 
-def judge(response: Response | None, error: str, now_s: float) -> Outcome:
+def judge(response: Response | None, error: str, now_s: float) -> AttemptOutcome:
     if response is None:
-        return Outcome(FAILED, None, error)
+        return AttemptOutcome(FAILED, None, error)
     status, shown = response.status, excerpt(response.body)
     if 200 <= status < 300:
-        return Outcome(DELIVERED, status, shown)
+        return AttemptOutcome(DELIVERED, status, shown)
     if status == 410:
-        return Outcome(GONE, status, shown)
+        return AttemptOutcome(GONE, status, shown)
     if 300 <= status < 400:
-        return Outcome(FAILED, status, "redirects are not followed; change the URL of the webhook")
+        return AttemptOutcome(FAILED, status, "redirects are not followed; change the URL of the webhook")
     if status in (429, 503):
         wait_s = retry_after_s(response.retry_after, now_s)
         if wait_s is not None:
-            return Outcome(PAUSED, status, shown, max(round(wait_s * 1000), MIN_PAUSE_MS))
-    return Outcome(FAILED, status, shown)
+            return AttemptOutcome(PAUSED, status, shown, max(round(wait_s * 1000), MIN_PAUSE_MS))
+    return AttemptOutcome(FAILED, status, shown)

@@ -14,7 +14,7 @@ from .model import Webhook
 from .store import STATE, get_one, put_one
 
 
-class Position(msgspec.Struct, kw_only=True):
+class WebhookPosition(msgspec.Struct, kw_only=True):
     after: str | None  # the id of the last event that is done; None: from the oldest that is kept
     created_ms: int  # of the webhook: a later one of the same name begins anew
 
@@ -33,14 +33,14 @@ class StoredPosition:
         if entry is None:
             return self._webhook.position
         self._version = entry.version
-        found = decode(entry.value, Position)
+        found = decode(entry.value, WebhookPosition)
         if found is None or found.created_ms != self._webhook.created_ms:
             return self._webhook.position
         return found.after
 
     def save(self, after: str | None) -> bool:
         """Whether it is still ours to advance."""
-        value = msgspec.json.encode(Position(after=after, created_ms=self._webhook.created_ms))
+        value = msgspec.json.encode(WebhookPosition(after=after, created_ms=self._webhook.created_ms))
         version = put_one(self._kv, STATE, KvPut(self._key, value, None, self._version))
         if version is None:
             return False

@@ -18,7 +18,7 @@ from .delivery_log import Attempt
 from .formats import Item, RequestBuilder
 from .http_client import EndpointClient, Response
 from .model import Webhook
-from .outcomes import Outcome, SentRequest, judge
+from .outcomes import AttemptOutcome, SentRequest, judge
 
 log = logging.getLogger("openq.webhooks")
 
@@ -73,7 +73,7 @@ class Requests:
                 return 0, (self._bucket.next_ms() - now_ms) / 1000
         return capacity, 0.0
 
-    def post(self, items: list[Item], number: int, then: Callable[[Outcome], None]) -> bool:
+    def post(self, items: list[Item], number: int, then: Callable[[AttemptOutcome], None]) -> bool:
         """Send one request, the attempt with this number. False: the items cannot be written as a request."""
         now_ms = self._context.now_ms()
         try:
@@ -94,7 +94,7 @@ class Requests:
         sent: SentRequest,
         number: int,
         count: int,
-        then: Callable[[Outcome], None],
+        then: Callable[[AttemptOutcome], None],
         response: Response | None,
         error: str,
     ) -> None:

@@ -32,7 +32,7 @@ from .delivery_log import DELIVERED, GONE, PAUSED, Attempt
 from .formats import item_of
 from .http_client import EndpointClient
 from .model import Webhook
-from .outcomes import Outcome
+from .outcomes import AttemptOutcome
 from .requests import Requests
 from .settling import Settlements
 
@@ -246,7 +246,7 @@ class MessageSender:
             self._settlements.nack(deliveries, None, "the webhook cannot write this message as a request")
             self.wake()
 
-    def _conclude(self, deliveries: list[Delivery], outcome: Outcome) -> None:
+    def _conclude(self, deliveries: list[Delivery], outcome: AttemptOutcome) -> None:
         now_ms = self.context.now_ms()
         if outcome.kind == DELIVERED:
             self.breaker.succeeded()

@@ -18,10 +18,10 @@ from ..limits import parse_rate
 from ..model import ENCODING_JSON
 from ..names import split_name
 from .delivery_log import DELIVERED, Attempt
-from .formats import Item, Request, RequestBuilder
+from .formats import Item, RequestBuilder, WebhookRequest
 from .http_client import EndpointClient, Response
 from .model import Webhook
-from .outcomes import Outcome, SentRequest, judge
+from .outcomes import AttemptOutcome, SentRequest, judge
 from .requests import TokenBucket
 from .service import WebhookService
 
@@ -35,7 +35,7 @@ MAX_PAUSE_S = 60.0
 class ReplayFailed(OpenQError):
     code = "replay_failed"
 
-    def __init__(self, request_id: str, outcome: Outcome, done: int) -> None:
+    def __init__(self, request_id: str, outcome: AttemptOutcome, done: int) -> None:
         super().__init__(
             f"{request_id} was not delivered in {MAX_ATTEMPTS} attempts: {outcome.reason}; "
             f"{done} messages were sent again before"
@@ -102,7 +102,7 @@ class Replay:
     def run(self) -> int:
         """How many messages were delivered. Raises ReplayFailed."""
         client = self._service.client(self._webhook)
-        running: list[tuple[list[Item], Future[Outcome], Request]] = []
+        running: list[tuple[list[Item], Future[AttemptOutcome], WebhookRequest]] = []
         try:
             for items in self._batches():
                 self._wait_for_rate()
@@ -153,9 +153,11 @@ class Replay:
                 max_bytes=span.max_bytes,
             )
 
-    def _post(self, client: EndpointClient, items: list[Item]) -> tuple[list[Item], Future[Outcome], Request]:
+    def _post(
+        self, client: EndpointClient, items: list[Item]
+    ) -> tuple[list[Item], Future[AttemptOutcome], WebhookRequest]:
         request = self._builder.build(items, self._service.context.now_ms())
-        future: Future[Outcome] = Future()
+        future: Future[AttemptOutcome] = Future()
 
         def answered(response: Response | None, error: str) -> None:
             future.set_result(judge(response, error, time.time()))
@@ -165,7 +167,11 @@ class Replay:
         return items, future, request
 
     def _finish(
-        self, client: EndpointClient, items: list[Item], future: Future[Outcome], request: Request
+        self,
+        client: EndpointClient,
+        items: list[Item],
+        future: Future[AttemptOutcome],
+        request: WebhookRequest,
     ) -> None:
         pause_s = FIRST_PAUSE_S
         for attempt in range(1, MAX_ATTEMPTS + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import codec
-from .store import Outcome, now_ms
+from .store import JobOutcome, now_ms
 
 if TYPE_CHECKING:
     from ..engine.key_values import KvPut
@@ -28,7 +28,7 @@ class Ending:
         task: str,
         result_ttl: float | None,
         document: dict[str, Any],
-        outcome: Outcome,
+        outcome: JobOutcome,
     ) -> None:
         self._app = app
         self._outcome = outcome
@@ -38,7 +38,7 @@ class Ending:
         self.put: KvPut | None = app.store.outcome_put(job_id, outcome, ttl, task) if ttl else None
 
     @classmethod
-    def of(cls, app: App, job: ActiveJob, outcome: Outcome) -> Ending:
+    def of(cls, app: App, job: ActiveJob, outcome: JobOutcome) -> Ending:
         task = job.task
         assert task is not None
         return cls(app, job.id, task.name, task.declared.result_ttl, job.document or {}, outcome)
@@ -64,17 +64,17 @@ class Ending:
             member_ended(app, group, outcome)
 
 
-def done(job: ActiveJob, result: Any) -> Outcome:
+def done(job: ActiveJob, result: Any) -> JobOutcome:
     task = job.task
     assert task is not None
-    return Outcome("done", codec.encode_result(result, task.name), ended_ms=now_ms())
+    return JobOutcome("done", codec.encode_result(result, task.name), ended_ms=now_ms())
 
 
-def failed(error: str) -> Outcome:
+def failed(error: str) -> JobOutcome:
     # Always storable: a job whose failure cannot be stored would run again and again.
     text = error[:MAX_ERROR].encode("utf-8", "replace").decode()
-    return Outcome("failed", error=text, ended_ms=now_ms())
+    return JobOutcome("failed", error=text, ended_ms=now_ms())
 
 
-def cancelled() -> Outcome:
-    return Outcome("cancelled", ended_ms=now_ms())
+def cancelled() -> JobOutcome:
+    return JobOutcome("cancelled", ended_ms=now_ms())

@@ -23,7 +23,7 @@ from ..client.message import ReceivedMessage
 from ..client.times import iso
 from ..http_text import attribute_text
 from ..trace_context import outgoing_headers
-from .message_worker import ACK, Outcome
+from .message_worker import ACK, HandlerOutcome
 
 EX_TEMPFAIL = 75
 KILL_AFTER_S = 5.0  # between SIGTERM and SIGKILL
@@ -53,7 +53,7 @@ class ExecHandler:
         self._process: subprocess.Popen[bytes] | None = None
         self._aborted = False  # for good: a worker aborts when it stops
 
-    def handle(self, message: ReceivedMessage) -> Outcome:
+    def handle(self, message: ReceivedMessage) -> HandlerOutcome:
         # A file, not a pipe: a command that does not read its input cannot block us.
         with tempfile.TemporaryFile() as body:
             body.write(message.delivery.entry.body or b"")
@@ -67,7 +67,7 @@ class ExecHandler:
                     start_new_session=True,
                 )
             except OSError as error:
-                return Outcome(reason=f"the command could not be started: {error}")
+                return HandlerOutcome(reason=f"the command could not be started: {error}")
         self._process = process
         self._report(process.pid, True)
         if self._aborted:
@@ -78,21 +78,21 @@ class ExecHandler:
             code = process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
             kill_group(process)
-            return Outcome(reason=_reason(f"timed out after {self._timeout_s:g} s", tail))
+            return HandlerOutcome(reason=_reason(f"timed out after {self._timeout_s:g} s", tail))
         finally:
             self._process = None
             self._report(process.pid, False)
             tail.finish()
         return self._outcome(code, tail)
 
-    def _outcome(self, code: int, tail: _Tail) -> Outcome:
+    def _outcome(self, code: int, tail: _Tail) -> HandlerOutcome:
         if code == 0:
             return ACK
         if code == EX_TEMPFAIL:
-            return Outcome(_reason("exit code 75 (temporary failure)", tail), self._retry_delay_s)
+            return HandlerOutcome(_reason("exit code 75 (temporary failure)", tail), self._retry_delay_s)
         if code < 0:
-            return Outcome(_reason(f"killed by {_signal_name(-code)}", tail))
-        return Outcome(_reason(f"exit code {code}", tail))
+            return HandlerOutcome(_reason(f"killed by {_signal_name(-code)}", tail))
+        return HandlerOutcome(_reason(f"exit code {code}", tail))
 
     def abort(self) -> None:
         self._aborted = True

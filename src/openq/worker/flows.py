@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .calls import KEPT_S, Step
 from .enqueue import PUBLISH_NAMES, JobDraft, make_draft
 from .job import Job
-from .store import Outcome
+from .store import JobOutcome
 
 if TYPE_CHECKING:
     from .app import App
@@ -69,7 +69,7 @@ class Flows:
         # redriven.
         self._app.publish(draft, check=False)
 
-    def end_rest(self, documents: list[dict[str, Any]], outcome: Outcome) -> None:
+    def end_rest(self, documents: list[dict[str, Any]], outcome: JobOutcome) -> None:
         """A step failed or was cancelled: callers that wait for the last one, which never runs, see it."""
         last = documents[-1]
         store = self._app.store

@@ -17,7 +17,7 @@ from . import codec
 from .calls import KEPT_S, Chain, Step
 from .errors import InvalidTask, ResultTimeout
 from .job import Job, in_thread
-from .store import GROUPS, RESULTS, Outcome, read_outcome
+from .store import GROUPS, RESULTS, JobOutcome, read_outcome
 
 if TYPE_CHECKING:
     from .app import App
@@ -52,7 +52,7 @@ def send_group(app: App, members: list[Chain[R]], steps: list[Step]) -> GroupJob
     return GroupJob(app, group_id, jobs)
 
 
-def member_ended(app: App, group: dict[str, Any], outcome: Outcome) -> None:
+def member_ended(app: App, group: dict[str, Any], outcome: JobOutcome) -> None:
     """Record the end of a member. After the last one the next step is sent; a failure ends the group."""
     group_id, index, size = str(group["id"]), int(group["index"]), int(group["size"])
     is_done = outcome.state == "done"

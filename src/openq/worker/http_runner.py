@@ -24,7 +24,7 @@ from ..errors import InvalidSetting
 from ..http_text import attribute_text, excerpt, header_text, retry_after_s
 from ..model import ENCODING_JSON, ENCODING_MSGPACK, ENCODING_TEXT
 from ..trace_context import outgoing_headers
-from .message_worker import ACK, Outcome
+from .message_worker import ACK, HandlerOutcome
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_RESPONSE = 65536  # bytes that are read
@@ -47,7 +47,7 @@ class HttpHandler:
         self._connection: http.client.HTTPConnection | None = None
         self._aborted = False  # for good: a worker aborts when it stops
 
-    def handle(self, message: ReceivedMessage) -> Outcome:
+    def handle(self, message: ReceivedMessage) -> HandlerOutcome:
         deadline = time.monotonic() + self._timeout_s
         while True:
             is_reused = self._connection is not None
@@ -55,13 +55,13 @@ class HttpHandler:
                 return self._post(message, deadline)
             except TimeoutError:
                 self._drop()
-                return Outcome(reason=f"timed out after {self._timeout_s:g} s")
+                return HandlerOutcome(reason=f"timed out after {self._timeout_s:g} s")
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self._drop()
                 # A server closes idle connections: that says nothing about this message.
                 is_stale = isinstance(error, ConnectionError) and is_reused
                 if not is_stale or self._aborted:
-                    return Outcome(reason=f"no response: {type(error).__name__}: {error}")
+                    return HandlerOutcome(reason=f"no response: {type(error).__name__}: {error}")
 
     def abort(self) -> None:
         self._aborted = True
@@ -73,7 +73,7 @@ class HttpHandler:
             except OSError:
                 pass  # closed already
 
-    def _post(self, message: ReceivedMessage, deadline: float) -> Outcome:
+    def _post(self, message: ReceivedMessage, deadline: float) -> HandlerOutcome:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._connect()
@@ -101,8 +101,8 @@ class HttpHandler:
         reason = f"{status}: {shown}" if shown else status
         if response.status in (429, 503):
             delay_s = retry_after_s(retry_after, time.time())
-            return Outcome(reason, self._retry_delay_s if delay_s is None else delay_s)
-        return Outcome(reason)
+            return HandlerOutcome(reason, self._retry_delay_s if delay_s is None else delay_s)
+        return HandlerOutcome(reason)
 
     def _connect(self) -> http.client.HTTPConnection:
         url = self._url

@@ -11,7 +11,7 @@ from ..errors import MessageNotFoundError, OpenQError, QueueInUse
 from . import codec
 from .endings import Ending, cancelled
 from .errors import InvalidArguments, JobFailed, JobWasCancelled, ResultNotKept, ResultTimeout
-from .store import RESULTS, Outcome, Progress, read_outcome
+from .store import RESULTS, JobOutcome, Progress, read_outcome
 
 if TYPE_CHECKING:
     from ..client.queues import Queue
@@ -81,7 +81,7 @@ class Job(Generic[R]):
             outcome = None if entry is None else read_outcome(entry.value)
         return self.read(outcome)
 
-    def _ended_before(self) -> Outcome | None:
+    def _ended_before(self) -> JobOutcome | None:
         """The outcome, if there is one. Raises ResultNotKept if waiting for one would never end."""
         outcome = self.app.store.outcome(self.id)
         if outcome is not None:
@@ -95,7 +95,7 @@ class Job(Generic[R]):
                 raise ResultNotKept(self.task, "the result has expired")
         return outcome
 
-    def read(self, outcome: Outcome) -> R:
+    def read(self, outcome: JobOutcome) -> R:
         if outcome.state == "failed":
             raise JobFailed(self.id, outcome.error)
         if outcome.state == "cancelled":

@@ -29,20 +29,20 @@ ABORT_WAIT_S = 5.0  # for handlers that were aborted
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class HandlerOutcome:
     """How a delivery ends. Without a reason: acked. Without a delay: nacked as the retry policy says."""
 
     reason: str | None = None
     delay_s: float | None = None
 
 
-ACK = Outcome()
+ACK = HandlerOutcome()
 
 
 class Handler(Protocol):
     """Handles one message at a time. Each thread of a worker has one of its own."""
 
-    def handle(self, message: ReceivedMessage) -> Outcome: ...
+    def handle(self, message: ReceivedMessage) -> HandlerOutcome: ...
 
     def abort(self) -> None:
         """End the message in hand soon, from another thread; its outcome does not count any more.
@@ -214,7 +214,7 @@ class _Slot:
             outcome = self._handler.handle(message)
         except Exception as error:
             log.exception("message %s could not be handled", message.id)
-            outcome = Outcome(reason=f"{type(error).__name__}: {error}")
+            outcome = HandlerOutcome(reason=f"{type(error).__name__}: {error}")
         heartbeat.drop(message.delivery)
         with worker.lock:
             was_given_back = self.message is None
@@ -228,7 +228,7 @@ class _Slot:
             self._is_settling = False
             worker.changed.notify_all()
 
-    def _settle(self, message: ReceivedMessage, outcome: Outcome) -> str:
+    def _settle(self, message: ReceivedMessage, outcome: HandlerOutcome) -> str:
         """The outcome, for the statistics."""
         try:
             if outcome.reason is None:

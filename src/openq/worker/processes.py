@@ -134,7 +134,7 @@ class WorkerHandle:
 
 
 @dataclass(eq=False)
-class Slot:
+class ProcessSlot:
     """One of the --processes places: the process in it, and the one that will replace it."""
 
     number: int
@@ -151,7 +151,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class RestartBackoff:
     """How long a crashed process is waited for: at once the first time, then longer and longer."""
 
     first_s: float = 0.5

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..broker.workers import MAX_TASKS, HistogramCounts, TaskCounts, WorkerStats
-from .stats import BOUNDS, Histogram, TaskStats
+from .stats import BOUNDS, DurationHistogram, TaskStats
 
 NOT_RUN = ("released",)  # outcomes of jobs that were given back
 
@@ -40,7 +40,7 @@ def jobs_run(snapshot: Mapping[str, Any]) -> int:
     )
 
 
-def _histogram_json(histogram: Histogram) -> dict[str, Any]:
+def _histogram_json(histogram: DurationHistogram) -> dict[str, Any]:
     return {"counts": list(histogram.counts), "sum": round(histogram.total_s, 6)}
 
 

@@ -15,7 +15,7 @@ from .errors import InvalidArguments
 _Parameter = inspect.Parameter
 
 
-class Signature:
+class TaskSignature:
     """The parameters of one function. Built at the first use, when every annotation can be resolved."""
 
     __slots__ = (

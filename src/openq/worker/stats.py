@@ -12,7 +12,7 @@ OUTCOMES = ("done", "retried", "dead", "cancelled", "released", "lost")
 
 
 @dataclass(slots=True)
-class Histogram:
+class DurationHistogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total_s: float = 0.0
 
@@ -20,8 +20,8 @@ class Histogram:
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total_s += seconds
 
-    def copy(self) -> Histogram:
-        return Histogram(list(self.counts), self.total_s)
+    def copy(self) -> DurationHistogram:
+        return DurationHistogram(list(self.counts), self.total_s)
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class TaskStats:
     name: str
     queue: str
     outcomes: dict[str, int] = field(default_factory=dict)
-    run: Histogram = field(default_factory=Histogram)
-    wait: Histogram = field(default_factory=Histogram)
+    run: DurationHistogram = field(default_factory=DurationHistogram)
+    wait: DurationHistogram = field(default_factory=DurationHistogram)
 
     def copy(self) -> TaskStats:
         return TaskStats(self.name, self.queue, dict(self.outcomes), self.run.copy(), self.wait.copy())

@@ -31,7 +31,7 @@ PROGRESS_TTL_S = DAY_S
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """How a job ended."""
 
     state: str  # done | failed | cancelled
@@ -60,7 +60,7 @@ class JobStore:
 
     # -- results ------------------------------------------------------------------------------
 
-    def outcome_put(self, job_id: str, outcome: Outcome, ttl: float, task: str) -> KvPut:
+    def outcome_put(self, job_id: str, outcome: JobOutcome, ttl: float, task: str) -> KvPut:
         """The write that keeps an outcome. Raises InvalidResult if it is too large."""
         try:
             value = codec.to_json(_fields(outcome)).encode()
@@ -75,11 +75,11 @@ class JobStore:
     def put_outcome(self, put: KvPut) -> None:
         self.bucket(RESULTS).put_many([put])
 
-    def outcome(self, job_id: str) -> Outcome | None:
+    def outcome(self, job_id: str) -> JobOutcome | None:
         entry = self.bucket(RESULTS).get(job_id)
         return None if entry is None else read_outcome(entry.value)
 
-    def wait_outcome(self, job_id: str, timeout: float | None) -> Outcome | None:
+    def wait_outcome(self, job_id: str, timeout: float | None) -> JobOutcome | None:
         entry = self.bucket(RESULTS).wait(job_id, timeout)
         return None if entry is None else read_outcome(entry.value)
 
@@ -114,7 +114,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _fields(outcome: Outcome) -> dict[str, Any]:
+def _fields(outcome: JobOutcome) -> dict[str, Any]:
     return {
         "state": outcome.state,
         "result": outcome.result,
@@ -123,5 +123,5 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def read_outcome(value: bytes) -> Outcome:
-    return Outcome(**codec.read_json(value))
+def read_outcome(value: bytes) -> JobOutcome:
+    return JobOutcome(**codec.read_json(value))

@@ -26,7 +26,7 @@ from typing import Any
 from ..broker.worker_totals import WorkerTotals
 from .channel import Event
 from .options import EXIT_NOT_LOADED, ServiceOptions
-from .processes import Backoff, Slot, TemplateProcess, WorkerHandle, fate_text
+from .processes import ProcessSlot, RestartBackoff, TemplateProcess, WorkerHandle, fate_text
 from .reload import Stamps, read_stamps
 from .reports import stats_of
 
@@ -49,23 +49,23 @@ class Supervisor:
         options: ServiceOptions,
         *,
         on_ready: Callable[[Supervisor], None] = lambda _: None,
-        backoff: Backoff | None = None,
+        backoff: RestartBackoff | None = None,
     ) -> None:
         self.options = options
-        self.slots = [Slot(number) for number in range(1, options.processes + 1)]
+        self.slots = [ProcessSlot(number) for number in range(1, options.processes + 1)]
         self.totals = WorkerTotals()  # of processes that have ended
         self._numbers = count(1)
         self.restarts = 0
         self.error: str | None = None
         self._on_ready = on_ready
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or RestartBackoff()
         self._selector = selectors.DefaultSelector()
         self._readers: set[Any] = set()
         self._template: TemplateProcess | None = None
         self._next: TemplateProcess | None = None  # of a rolling restart
         self._old: list[TemplateProcess] = []  # retired, with processes that still finish
         self._handles: set[WorkerHandle] = set()
-        self._to_replace: list[Slot] = []
+        self._to_replace: list[ProcessSlot] = []
         self._generation = 0
         self._signals = 0
         self._is_announced = False
@@ -340,7 +340,7 @@ class Supervisor:
 
     # -- worker processes ---------------------------------------------------------------------
 
-    def _fill(self, slot: Slot) -> None:
+    def _fill(self, slot: ProcessSlot) -> None:
         """Start a process for a slot: in it, or to replace the one that is in it."""
         template = self._usable_template()
         if self.is_stopping or not slot.is_open or template is None:
@@ -432,7 +432,7 @@ class Supervisor:
                 self._replace(slot)
                 return
 
-    def _replace(self, slot: Slot) -> None:
+    def _replace(self, slot: ProcessSlot) -> None:
         if slot.current is None or not self.is_exclusive:
             if slot.incoming is None and slot.start_at is None:
                 self._fill(slot)
@@ -487,7 +487,7 @@ class Supervisor:
             return
         self._crashed(slot, handle, code)
 
-    def _crashed(self, slot: Slot, handle: WorkerHandle, code: int | None) -> None:
+    def _crashed(self, slot: ProcessSlot, handle: WorkerHandle, code: int | None) -> None:
         now = time.monotonic()
         self.restarts += 1
         if handle.timed_out is not None:

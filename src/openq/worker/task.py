@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar
 
 from ..client.settings import unknown_keyword
 from .retry import RetryRules
-from .signature import Signature
+from .signature import TaskSignature
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -64,17 +64,17 @@ class BaseTask(Generic[P, R]):
         self.declared = declared
         self.name = declared.name
         self.queue = declared.queue
-        self._signature: Signature | None = None
+        self._signature: TaskSignature | None = None
         self.__wrapped__ = function
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", declared.name)
         self.__module__ = function.__module__
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> TaskSignature:
         found = self._signature
         if found is None:
-            found = self._signature = Signature(self.function, self.name)
+            found = self._signature = TaskSignature(self.function, self.name)
         return found
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:

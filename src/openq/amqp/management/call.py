@@ -20,7 +20,7 @@ from ...server.context import unless_gone
 from ...server.http_request import HttpRequest
 from ..arguments import account_of
 from ..errors import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, NOT_FOUND, RESOURCE_ERROR, AmqpError
-from ..publishing import DiskFull
+from ..publishing import PublishingBlocked
 
 if TYPE_CHECKING:
     from .api import ManagementApi
@@ -65,7 +65,15 @@ def access_refused() -> ManagementError:
     return ManagementError(401, "not_authorised", "Access refused.")
 
 
-_UNAVAILABLE = (OutOfRoom, StoreError, JournalFailed, UserStoreDamaged, UserStoreUnwritable, Closed, DiskFull)
+_UNAVAILABLE = (
+    OutOfRoom,
+    StoreError,
+    JournalFailed,
+    UserStoreDamaged,
+    UserStoreUnwritable,
+    Closed,
+    PublishingBlocked,
+)
 
 
 class ManagementCall:
