@@ -17,7 +17,8 @@ from openq.amqp import publishing
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.server.buffers import BufferLimit
-from openq.server.http import CHUNK_BYTES, MAX_CACHED_HEAD_BYTES, HttpConnection
+from openq.server.cached_head import MAX_CACHED_HEAD_BYTES
+from openq.server.http import CHUNK_BYTES, HttpConnection
 from openq.server.http_request import HttpRequest
 from openq.server.listener import Listener
 from tests.amqp.dialogue import ConnectionEnded
