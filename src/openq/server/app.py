@@ -49,7 +49,7 @@ from .http_request import HttpRequest
 from .listener import Listener, new_loop
 from .logs import LoopWatch, RequestLog, set_up_logging
 from .memory import MemoryReclaimer, limit_arenas
-from .ports import BACKLOG, PortTaken, cannot_listen
+from .ports import BACKLOG, PortTaken, cannot_listen, client_address
 from .reload import NotReloaded, ReloadReport, ThenReloaded, compare, merged
 from .router import HttpRouter
 from .systemd import Systemd
@@ -241,7 +241,7 @@ class Server:
         self._tls_context = context = tls_context(config)
         self._listening = await self._listen("port", config.port, self.listener.make, context)
         self.listener.start(self.loop)
-        self.url = f"{config.scheme}://{self._address_of(self._listening)}"
+        self.url = f"{config.scheme}://{client_address(self.config.host, self._listening)}"
         member = self.member
         if member is not None and member.place.home is not None:
             self._more_listening.append(await serve_home(self.loop, member.place.home, self.listener))
@@ -276,13 +276,6 @@ class Server:
         self.context.audit.login_refused(refused)
         self.alerts.login_refused(refused)
 
-    def _address_of(self, listening: asyncio.AbstractServer) -> str:
-        """The address as a client on this machine reaches it."""
-        port = listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        host = self.config.host.strip("[]")
-        shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        return f"{f'[{shown}]' if ':' in shown else shown}:{port}"
-
     async def _start_amqp(self, context: ssl.SSLContext | None) -> None:
         config = self.config
         self.topology.startup()
@@ -311,7 +304,7 @@ class Server:
             log.info("port %d is taken: AMQP is served on a free one", wanted)
             return await self._listen_amqp(key, 0, context)
         self._more_listening.append(listening)
-        return self._address_of(listening)
+        return client_address(self.config.host, listening)
 
     async def _listen(
         self,

@@ -7,6 +7,7 @@ process is replaced wait for it in its backlog.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import Mapping, Sequence
@@ -108,3 +109,11 @@ def close_all(sockets: Sockets) -> None:
     for each in sockets.values():
         for opened in each:
             opened.close()
+
+
+def client_address(host: str, listening: asyncio.AbstractServer) -> str:
+    """The address as a client on this machine reaches it."""
+    port = listening.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    host = host.strip("[]")
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"{f'[{shown}]' if ':' in shown else shown}:{port}"
