@@ -108,7 +108,7 @@ def test_a_lease_of_a_message_that_was_acked_is_not_reported_as_lost(
     queue.publish("b")  # its lease is due after that of "a"
     with queue.listen() as messages:
         second = next(messages)
-        until(lambda: second.delivery.until_ms > second.delivery.delivered_ms + 2_000, "its lease is extended")
+        until(lambda: second.delivery.until_ms > second.delivery.delivered_ms + 2_000, "a longer lease")
 
     assert [each.getMessage() for each in caplog.records if "lost a lease" in each.getMessage()] == []
 
