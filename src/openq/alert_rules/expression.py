@@ -415,7 +415,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 def _compared_with(operator: str, left: Node, constant: float) -> Node:
     compare = _COMPARE[operator]
 
-    def evaluate(source: Source) -> Value:
+    def evaluate(source: SignalSource) -> Value:
         value = left(source)
         return None if value is None else float(compare(value, constant))
 
