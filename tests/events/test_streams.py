@@ -16,7 +16,7 @@ from openq.local import core as core_module
 from openq.local.broker import LocalBroker
 from openq.model import Draft, QueueSettings
 from openq.server import event_hub as hub_module
-from openq.server.event_hub import EventHub, ReaderState
+from openq.server.event_hub import EventHub, HubReaderState
 from tests.events.shared import receipt
 from tests.events.sse import Block, EventStream
 from tests.server.in_process import InProcessServer, in_process_server
@@ -370,7 +370,7 @@ def test_a_reader_that_does_not_read_costs_no_memory_and_loses_nothing(
     fast = EventStream(server.port, "events").started()
     [reader] = [each for each in hub_of(server).readers if each.group.bodies]
     count = 0
-    while reader.state is not ReaderState.BEHIND:
+    while reader.state is not HubReaderState.BEHIND:
         publish(server, "q", *(b"x" * 20_000 for _ in range(20)))
         count += 20
         assert len(fast.take(20)) == 20
@@ -383,7 +383,7 @@ def test_a_reader_that_does_not_read_costs_no_memory_and_loses_nothing(
     assert len({block.id for block in blocks}) == count
     publish(server, "q", b"live again")
     assert slow.take(1)[0].data["message"]["payload"] == "live again"
-    until(lambda: reader.state is ReaderState.LIVE)
+    until(lambda: reader.state is HubReaderState.LIVE)
     slow.close()
     fast.close()
 
@@ -400,7 +400,7 @@ def test_a_reader_that_does_not_read_for_long_is_cut(
     broker.sync()
     slow = EventStream(server.port, "events?bodies=1").started()
     [reader] = hub_of(server).readers
-    while hub_of(server).readers and reader.state is not ReaderState.BEHIND:
+    while hub_of(server).readers and reader.state is not HubReaderState.BEHIND:
         publish(server, "q", *(b"x" * 20_000 for _ in range(20)))
     until(lambda: not hub_of(server).readers)
     assert hub_of(server).cut == 1

@@ -59,7 +59,7 @@ CATCH_UP_THREADS = 2
 _FULL_S = 0.05  # a buffer that is full without a pause of the transport is looked at again
 
 
-class ReaderState(Enum):
+class HubReaderState(Enum):
     CATCHING_UP = auto()
     JOINING = auto()
     LIVE = auto()
@@ -168,14 +168,14 @@ class EventReader:
         self.group = group
         self.position = position
         self.follow = follow
-        self.state = ReaderState.CATCHING_UP
+        self.state = HubReaderState.CATCHING_UP
         self.stream: HttpStream | None = None
         self.skip: frozenset[str] = frozenset()  # events that it has got and the follower has not
         self.waiting: list[EventPiece] = []  # of the page that is being written, while it catches up
 
     def resumed(self) -> None:
-        if self.state is ReaderState.BEHIND or self.waiting:
-            self.state = ReaderState.CATCHING_UP
+        if self.state is HubReaderState.BEHIND or self.waiting:
+            self.state = HubReaderState.CATCHING_UP
             self.hub.write_page(self)
 
     def gone(self) -> None:
@@ -265,7 +265,7 @@ class EventHub:
         self._read_page(reader)
 
     def remove(self, reader: EventReader) -> None:
-        reader.state = ReaderState.ENDED
+        reader.state = HubReaderState.ENDED
         reader.waiting = []
         self.readers.discard(reader)
         self._live.discard(reader)
@@ -316,7 +316,7 @@ class EventHub:
             return page, self._encode(page.events, [group])
 
         def then(found: tuple[EventPage, list[Encoded]] | None, error: BaseException | None) -> None:
-            if reader.state is not ReaderState.CATCHING_UP:
+            if reader.state is not HubReaderState.CATCHING_UP:
                 return
             if found is None:
                 self._fail(reader, error)
@@ -363,7 +363,7 @@ class EventHub:
     def _fall_behind(self, reader: EventReader) -> None:
         self._live.discard(reader)
         reader.skip = frozenset()
-        reader.state = ReaderState.BEHIND
+        reader.state = HubReaderState.BEHIND
         if reader.stream is not None and not reader.stream.paused_since:
             self._context.loop.call_later(_FULL_S, reader.resumed)
 
@@ -376,7 +376,7 @@ class EventHub:
     # -- the follower
 
     def _join(self, reader: EventReader) -> None:
-        reader.state = ReaderState.JOINING
+        reader.state = HubReaderState.JOINING
         self._joining.append(reader)
         self._wake()
 
@@ -448,7 +448,7 @@ class EventHub:
 
         def step() -> None:
             for reader in readers[-READERS_PER_STEP:]:
-                if reader.state is not ReaderState.LIVE:
+                if reader.state is not HubReaderState.LIVE:
                     continue
                 group = reader.group
                 if reader.skip:
@@ -476,9 +476,9 @@ class EventHub:
             return
         self._position = cycle.page.next
         for reader, page, batch in cycle.joined:
-            if reader.state is not ReaderState.JOINING:
+            if reader.state is not HubReaderState.JOINING:
                 continue
-            reader.state = ReaderState.CATCHING_UP
+            reader.state = HubReaderState.CATCHING_UP
             if not self._write(reader, self._pieces_of(reader, page, batch)):
                 continue
             if page.is_end:
@@ -492,7 +492,7 @@ class EventHub:
     def _go_live(self, reader: EventReader, position: str, skip: frozenset[str]) -> None:
         reader.position = position
         reader.skip = skip
-        reader.state = ReaderState.LIVE
+        reader.state = HubReaderState.LIVE
         self._live.add(reader)
 
     def _write_position(self, reader: EventReader) -> None:
@@ -540,7 +540,7 @@ class EventHub:
             elif now - stream.written_at >= HEARTBEAT_S:
                 due.append(reader)
         for reader in due[:HEARTBEATS_PER_TICK]:
-            if reader.state is ReaderState.LIVE and reader.position:
+            if reader.state is HubReaderState.LIVE and reader.position:
                 # The position is there for readers whose filter leaves out what happens.
                 reader.write(b": alive\nid: %b\n\n" % reader.position.encode())
             else:
