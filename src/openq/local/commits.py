@@ -152,7 +152,10 @@ class CommitNotifier:
     def _end_turn(self) -> None:
         work, self._work = self._work, []
         for each in work:
-            each()
+            try:
+                each()
+            except Exception:
+                log.exception("work at the end of a turn failed")  # the others are answered all the same
         self._ending = False
         if self._flushing:
             self._flushing = False
