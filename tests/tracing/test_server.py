@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import socket
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -132,6 +136,31 @@ def test_messages_of_one_publish_share_a_link(traced: Protocols, collected: Rece
     assert list(collected.one(f"receive {queue}").links) == [(publish.trace_id, publish.span_id)]
     acks = collected.wait_for(f"ack {queue}", 3)
     assert {(span.trace_id, span.parent_id) for span in acks} == {(publish.trace_id, publish.span_id)}
+
+
+def test_messages_of_many_callers_at_once_have_a_span_each(traced: Protocols, collected: Receiver) -> None:
+    """Without tracing, the calls of one turn of the loop share a record."""
+    queue = traced.rest.make(fresh())
+    count = 60
+    address = (urllib.parse.urlsplit(traced.server.url).hostname, traced.server.port)
+    body = b'{"payload": "x"}'
+    request = (
+        f"POST /api/v1/queues/{queue}/messages HTTP/1.1\r\nHost: x.localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_connection(address)) for _ in range(count)]
+        os.kill(traced.server.pid, signal.SIGSTOP)  # then it reads them all in one turn
+        try:
+            for each in sockets:
+                each.sendall(request)
+        finally:
+            os.kill(traced.server.pid, signal.SIGCONT)
+        answers = [each.recv(65536).split(b"\r\n", 1)[0] for each in sockets]
+
+    assert set(answers) == {b"HTTP/1.1 201 Created"}
+    spans = collected.wait_for(f"publish {queue}", count)
+    assert len({(span.trace_id, span.span_id) for span in spans}) == len(spans) == count
 
 
 def test_a_header_of_a_request_is_the_context_of_its_messages(traced: Protocols, collected: Receiver) -> None:
