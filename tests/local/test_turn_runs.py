@@ -135,6 +135,22 @@ def test_publishes_of_a_turn_are_one_record_and_each_caller_has_its_own_message(
     }
 
 
+def test_a_caller_that_is_refused_may_publish_again_at_once(callers: Callers) -> None:
+    """As the next request of a connection that sends several at once does."""
+
+    def refused(error: Exception | None) -> None:
+        callers.results[0] = 0, error
+        assert callers.publish(1)
+
+    callers.in_one_turn(
+        lambda: callers.notifier.ack_later("q", (1 << 40, 1), int, refused),
+        results=2,
+    )
+
+    assert isinstance(callers.results[0][1], MessageNotFoundError)
+    assert callers.bodies() == {callers.results[1][0]: b"1"}
+
+
 def test_a_publish_that_is_alone_in_its_turn_is_a_plain_record(callers: Callers) -> None:
     callers.in_one_turn(partial(callers.publish, 0), results=1)
     assert callers.kinds() == [PUBLISH]

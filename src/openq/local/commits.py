@@ -119,7 +119,7 @@ class CommitNotifier:
                     group.deliveries += 1
                 self._flush_later()
                 return
-        callback(error)
+        callback(None if error is None else _failure(error))
 
     def future(self) -> Future[None] | None:
         """A future for all changes so far; None if they are on disk already. Raises JournalFailed."""
@@ -156,7 +156,10 @@ class CommitNotifier:
                 each()
             except Exception:
                 log.exception("work at the end of a turn failed")  # the others are answered all the same
-        self._ending = False
+        # A refusal is answered at once, and then the next request of that connection may add work.
+        self._ending = bool(self._work)
+        if self._ending:
+            self.loop.call_soon(self._end_turn)
         if self._flushing:
             self._flushing = False
             self._flush()

@@ -16,6 +16,7 @@ from ..errors import OpenQError
 from ..model import Properties
 
 if TYPE_CHECKING:
+    from ..broker.interface import Receipt
     from .broker import LocalBroker
     from .commits import CommitNotifier
 
@@ -28,7 +29,6 @@ MAX_RUN = 1_000  # messages
 # needs `publish_many`.
 Published = Callable[[int, Exception | None], None]
 Acked = Callable[[Exception | None], None]  # gets the error if the ack was refused
-Receipt = tuple[int, int]
 
 
 class PublishRuns:
@@ -112,7 +112,7 @@ class PublishRuns:
             for then, seq in zip(callers, seqs, strict=True):
                 _call(then, 0 if error is not None else seq, error)
 
-        self._notifier.after_commit(committed, callers=len(callers))
+        _await_commit(self._notifier, committed, len(callers))
 
 
 class AckRuns:
@@ -158,7 +158,16 @@ class AckRuns:
                 else:
                     _call(then, refusal)
             if done:
-                self._notifier.after_commit(partial(_answer_acks, done), callers=len(done))
+                _await_commit(self._notifier, partial(_answer_acks, done), len(done))
+
+
+def _await_commit(
+    notifier: CommitNotifier, committed: Callable[[OpenQError | None], None], callers: int
+) -> None:
+    try:
+        notifier.after_commit(committed, callers=callers)
+    except OpenQError as error:  # the journal is being closed
+        committed(error)
 
 
 def _answer_acks(callers: list[Acked], error: OpenQError | None) -> None:
