@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.server_template import ForkedServer, can_fork
+
 READY_S = 120  # it takes a second; a machine may be very busy
 MIN_PORT, MAX_PORT = 10_000, 32_000
 REFUSED_BY_BROWSERS = (10_080,)  # ERR_UNSAFE_PORT: that of another protocol
@@ -71,14 +73,19 @@ class Served:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENQ_")}
         if "--amqp-port" not in arguments:
             arguments = [*arguments, "--amqp-port", "off"]  # many servers at once share a machine
-        limit = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
-        self.process = subprocess.Popen(
-            [*limit, sys.executable, "-m", "openq", "serve", "--port", str(port), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**environment, "PYTHONUNBUFFERED": "1", **(env or {})},
-        )
+        self.process: subprocess.Popen[str] | ForkedServer
+        words = ["--port", str(port), *arguments]
+        if descriptors is None and can_fork(env or {}):
+            self.process = ForkedServer(words, {**environment, **(env or {})})
+        else:
+            limit = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+            self.process = subprocess.Popen(
+                [*limit, sys.executable, "-m", "openq", "serve", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**environment, "PYTHONUNBUFFERED": "1", **(env or {})},
+            )
         self._ready = threading.Event()
         self._is_log_only = "json" in arguments  # --log-format json: nothing is printed beside the log
         self._readers = [
