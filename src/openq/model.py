@@ -315,6 +315,8 @@ class MessageFilter:
     attributes: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
     # What a store found out of messages whose attributes are not in memory, by a key of the store.
     verdicts: dict[int, bool] = field(default_factory=dict, compare=False, repr=False)
+    # How far it has looked in vain, by the number of a queue: what the engine remembers.
+    looked: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(

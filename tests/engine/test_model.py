@@ -84,6 +84,7 @@ def small_pages() -> Iterator[None]:
 class EngineAndModel(RuleBasedStateMachine):
     @initialize(stored=st.booleans(), wanted=st.lists(settings_of_queues, min_size=3, max_size=4))
     def begin(self, stored: bool, wanted: list[QueueSettings]) -> None:
+        self.filters: dict[frozenset[str] | None, MessageFilter | None] = {}
         self.tape = Tape(stored=stored)
         self.events: list[Any] = []
         self.engine = Watched(self.events, self.log_record)
@@ -302,9 +303,9 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue is None:
             return
         wanted = self.model.receive(queue, limit, lease_ms, types)
-        got = self.engine.receive(
-            self.engine.queue(name), limit, self.now, lease_ms, consumer, MessageFilter.of(types)
-        )
+        # A consumer keeps its filter, and the filter remembers how far it has looked.
+        kept = self.filters.setdefault(None if types is None else frozenset(types), MessageFilter.of(types))
+        got = self.engine.receive(self.engine.queue(name), limit, self.now, lease_ms, consumer, kept)
         assert [(d.entry.seq, d.number, d.until_ms, d.count) for d in got] == [
             (item.seq, *(item.lease or ()), item.count) for item in wanted
         ]

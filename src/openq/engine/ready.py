@@ -319,6 +319,10 @@ class StandardOrder:
             level = self._levels[priority]
             yield from take_turns(iter(level.ready_lists[group]) for group in list(level.groups()))
 
+    def only_list(self) -> ReadyList | None:
+        """The list that has all messages; None while there are priorities or groups."""
+        return None if self._mixed else self._plain
+
     # A standard queue never holds a group back. These methods give both classes the same interface.
 
     def available(self, now_ms: int) -> Iterator[Entry]:

@@ -13,12 +13,13 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import repeat
+from itertools import count, islice, repeat
 from typing import TypeVar
 
 from ..model import DeliveryOptions, Entry, Properties
 
 _T = TypeVar("_T")
+_numbers = count(1)
 PAGE = 1024
 PAGE_BYTES = 1 << 20  # of bodies; a page of large messages is closed early
 
@@ -136,9 +137,15 @@ class ReadyList:
     Returned messages go back to their place.
     """
 
-    __slots__ = ("_order", "_pages", "_tail", "_tail_bytes", "count", "head", "is_single_deque", "returned")
+    __slots__ = (
+        *("_order", "_pages", "_tail", "_tail_bytes", "count", "head", "is_single_deque", "returned"),
+        "version",
+    )
 
     def __init__(self) -> None:
+        # A new number whenever messages change in any other way than by being appended or removed. It is
+        # never used again, not by another list either.
+        self.version = next(_numbers)
         self.head: deque[Entry] = deque()
         self._pages: deque[PackedPage] = deque()
         self._tail: list[Entry] = []
@@ -196,6 +203,7 @@ class ReadyList:
 
     def put_back(self, entry: Entry) -> None:
         """Put a message back in its original place."""
+        self.version = next(_numbers)
         heappush(self._order, entry.seq)
         self.returned[entry.seq] = entry
         self.count += 1
@@ -329,6 +337,7 @@ class ReadyList:
 
     def replace(self, entry: Entry) -> bool:
         """Replace the entry with the same sequence number."""
+        self.version = next(_numbers)
         if entry.seq in self.returned:
             self.returned[entry.seq] = entry
             return True
@@ -355,6 +364,14 @@ class ReadyList:
             yield entry
         for _, entry in back[position:]:
             yield entry
+
+    def appended_after(self, seq: int) -> Iterator[Entry]:
+        """The messages with higher sequences, in order, without those that were put back. Changes nothing."""
+        pages = self._pages
+        yield from _after(self.head, seq)
+        for page in list(islice(pages, bisect_left(pages, seq + 1, key=_last_of), None)):
+            yield from _after(page.entries(), seq)
+        yield from _after(self._tail, seq)
 
     def _in_sequence(self) -> Iterator[Entry]:
         yield from list(self.head)
@@ -396,6 +413,12 @@ class ReadyList:
         loose += self.head
         loose += self._tail
         return loose, list(self._pages)
+
+
+def _after(entries: deque[Entry] | list[Entry], seq: int) -> list[Entry]:
+    if not entries or entries[-1].seq <= seq:
+        return []
+    return list(islice(entries, bisect_left(entries, seq + 1, key=_seq_of), None))
 
 
 def _seq_of(entry: Entry) -> int:

@@ -1,11 +1,18 @@
-"""Receiving with a filter: the first ready messages that match, within the limits and the order of groups."""
+"""Receiving with a filter: the first ready messages that match, within the limits and the order of groups.
+
+A consumer that waits for rare messages beside a long backlog is served again after every publish. So a filter
+remembers how far it has looked in vain, and looks at what was appended since. This holds where all messages
+are in one list; with priorities, groups or limits every receive looks at all.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..model import Entry, MessageFilter
 from .queue import QueueState
+from .ready import StandardOrder
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -19,9 +26,18 @@ def select(engine: Engine, queue: QueueState, wanted: MessageFilter, limit: int,
     left: dict[str | None, int] = {}  # how many more the limits of a key allow
     if limits is not None:
         limit = min(limit, limits.allowance(now_ms))
-    for entry in queue.ready:
+    ready = queue.ready
+    only_list = ready.only_list() if limits is None and isinstance(ready, StandardOrder) else None
+    candidates: Iterable[Entry] = ready
+    looked = 0  # the messages of a list up to this sequence: it is in this order
+    if only_list is not None:
+        version, until = wanted.looked.get(queue.number, (0, 0))
+        if version == only_list.version:
+            candidates, looked = only_list.appended_after(until), until
+    for entry in candidates:
         if len(found) == limit:
             break
+        looked = entry.seq
         group = entry.group
         if limits is not None:
             if group not in left:
@@ -41,6 +57,8 @@ def select(engine: Engine, queue: QueueState, wanted: MessageFilter, limit: int,
                 left[group] -= 1
         else:
             held.add(group)  # later messages of a FIFO group must not overtake this one
+    if only_list is not None:
+        wanted.looked[queue.number] = only_list.version, looked
     taken = [queue.ready.take(entry.seq, now_ms) for entry in found]
     return [entry for entry in reversed(taken) if entry is not None]
 
