@@ -303,8 +303,7 @@ class EngineAndModel(RuleBasedStateMachine):
         if queue is None:
             return
         wanted = self.model.receive(queue, limit, lease_ms, types)
-        # A consumer keeps its filter, and the filter remembers how far it has looked.
-        kept = self.filters.setdefault(None if types is None else frozenset(types), MessageFilter.of(types))
+        kept = self.filters.setdefault(types, MessageFilter.of(types))  # it remembers how far it has looked
         got = self.engine.receive(self.engine.queue(name), limit, self.now, lease_ms, consumer, kept)
         assert [(d.entry.seq, d.number, d.until_ms, d.count) for d in got] == [
             (item.seq, *(item.lease or ()), item.count) for item in wanted
