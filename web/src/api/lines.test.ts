@@ -1,3 +1,6 @@
+// @ts-expect-error The page has no types of Node.js; only this test runs shells.
+import { spawnSync } from "node:child_process";
+
 import { afterEach, expect, it, vi } from "vitest";
 
 import { boto3Lines, cliLine, curlLine, curlLines, flag, pikaLines, quote, repeated, setNeedsToken } from "./lines";
@@ -6,7 +9,21 @@ it("quotes what a shell would read otherwise", () => {
   expect(quote("orders")).toBe("orders");
   expect(quote("a b")).toBe("'a b'");
   expect(quote("it's $HOME")).toBe(`'it'\\''s $HOME'`);
-  expect(quote("a\n\u0003it's \\")).toBe("$'a\\x0a\\x03it\\'s \\\\'");
+  expect(quote("a\n\u0003it's \\")).toBe("$'a\\x0a\\x03it\\x27s \\\\'");
+});
+
+const FOREIGN = ["a'; echo PWNED #\n", "\n'; echo PWNED; '", "\\'; echo PWNED #\r", "$(echo PWNED)\t`echo PWNED`", "\u001b'\\\\'; echo PWNED #", "'; echo PWNED; '"];
+
+it.each(["sh", "dash", "bash"])("lets no part of a text be a command in %s", (shell) => {
+  if (spawnSync(shell, ["-c", "exit 0"]).status !== 0) return expect(shell).not.toBe("sh"); // not on this machine
+  for (const text of FOREIGN) {
+    const found = spawnSync(shell, ["-c", `printf '<%s>' ${quote(text)}`], { encoding: "utf8" });
+    // One word of one command: whatever else ran would have written behind it, or would have failed.
+    expect([found.status, found.stderr]).toEqual([0, ""]);
+    expect(found.stdout.match(/<.*>$/s)?.[0]).toBe(found.stdout);
+    expect(found.stdout.split("<").length).toBe(2);
+    if (shell === "bash") expect(found.stdout).toBe(`<${text}>`);
+  }
 });
 
 it("makes a curl line of a request", () => {

@@ -1,12 +1,15 @@
 /** The same action as a line for a shell: what "Copy as" offers. */
 import type { Request } from "./client";
 
-/** Quotes a word for a POSIX shell. */
+/**
+ * Quotes a word for a shell. Words without control characters mean the same to every POSIX shell; the others, as
+ * $'…', to bash, zsh and ksh. A shell without $'…' (dash) reads another text there. It must not find the end of the
+ * quotes in it, so that no part of the text is ever a command: a quotation mark is \x27, never \'.
+ */
 export function quote(word: string): string {
   // Pasted as they are, control characters would be keys for the terminal: Ctrl-C, Escape, Enter.
   if (/[\u0000-\u001f\u007f]/.test(word)) {
-    // eslint-disable-next-line no-control-regex
-    return `$'${word.replace(/[\\']/g, "\\$&").replace(/[\u0000-\u001f\u007f]/g, (each) => `\\x${each.charCodeAt(0).toString(16).padStart(2, "0")}`)}'`;
+    return `$'${word.replaceAll("\\", "\\\\").replace(/[\u0000-\u001f\u007f']/g, (each) => `\\x${each.charCodeAt(0).toString(16).padStart(2, "0")}`)}'`;
   }
   return /^[A-Za-z0-9_@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
