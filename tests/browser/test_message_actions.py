@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -25,6 +27,15 @@ LONG = 12345678901234567890123  # a number of JavaScript would make 1.2345678901
 def select(page: Page, *texts: str) -> None:
     for text in texts:
         page.get_by_role("row", name=re.compile(text)).get_by_role("checkbox").check()
+
+
+def found(served: Served, queue: str) -> dict[str, dict[str, Any]]:
+    lines = run(f"openq search {queue} --json --url {served.url} || test $? = 5").splitlines()
+    return {message["id"]: message for message in map(json.loads, lines)}
+
+
+def time_of(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def bodies(queue: OpenQ) -> list[object]:
@@ -136,6 +147,51 @@ def test_undoing_a_delay_gives_every_message_its_own_due_time_back(served: Serve
     assert (queue.stats().ready, queue.stats().delayed) == (1, 1)
     page.goto("/ui/queues/jobs/messages?state=delayed")
     expect(page.get_by_role("row", name=re.compile("tomorrow"))).to_contain_text(re.compile("in (24|23) h"))
+
+
+@pytest.mark.ui
+def test_undoing_a_cancel_keeps_due_times_times_to_live_and_counts(served: Served, page: Page) -> None:
+    queue = OpenQ("jobs", url=served.url)
+    queue.publish("failed once")
+    queue.nack(queue.receive(), reason="no such product", delay=0)
+    queue.publish("tomorrow", delay=86_400, ttl=7_200)
+    before = found(served, "jobs")
+    page.goto("/ui/queues/jobs/messages?state=all")
+    page.get_by_role("checkbox", name="Select all rows").check()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel and delete 2").click()
+    expect(page.get_by_text("2 messages cancelled.")).to_be_visible()
+    assert found(served, "jobs") == {}
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("2 messages restored at the end of jobs.")).to_be_visible()
+
+    after = found(served, "jobs")
+    assert after.keys() == before.keys()
+    for id, message in before.items():
+        for name in ("payload", "state", "timestamp", "receive_count", "reason", "due_at"):
+            assert after[id].get(name) == message.get(name), name
+    [life_s] = [time_of(each["expires_at"]) for each in before.values() if "expires_at" in each]
+    [back_s] = [time_of(each["expires_at"]) for each in after.values() if "expires_at" in each]
+    assert back_s == pytest.approx(life_s, abs=1)
+
+
+@pytest.mark.ui
+def test_large_messages_are_counted_and_restored_all_of_them(served: Served, page: Page) -> None:
+    """More than an answer of the server holds."""
+    queue = OpenQ("photos", url=served.url)
+    for number in range(4):
+        queue.publish(f"{number} {'x' * (3 << 20)}")
+    page.goto("/ui/queues/photos/messages?state=all")
+    page.get_by_role("button", name="Load more").click()
+    expect(page.get_by_role("row")).to_have_count(5)  # with the head
+    page.get_by_role("checkbox", name="Select all rows").check()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel and delete 4").click()
+    expect(page.get_by_text("4 messages cancelled.")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("4 messages restored at the end of photos.")).to_be_visible()
+
+    assert queue.stats().ready == 4
 
 
 @pytest.mark.ui

@@ -3,13 +3,14 @@ import { signal } from "@preact/signals";
 
 import { call, Problem, requestOf } from "../api/client";
 import { parseJson } from "../api/json";
-import { cliLine, curlLines, flag } from "../api/lines";
-import type { MessageView, NewMessage } from "../api/schema";
+import { cliLine, curlLines, flag, withBody } from "../api/lines";
+import type { MessageView } from "../api/schema";
 import { openAction } from "../components/dialog";
 import { TextArea, TextField } from "../components/field";
 import { QueueNames } from "../components/queue_names";
 import { toast, toastProblem } from "../components/toast";
 import { plural } from "../format";
+import { batches, readPresent, restoredDraft } from "../messages/restore";
 import { seconds } from "../messages/search_syntax";
 
 interface Choice {
@@ -19,7 +20,6 @@ interface Choice {
 }
 
 const AT_ONCE = 8;
-const MAX_IDS = 1000;
 
 /** Runs `act` for every id, some at a time; says how many succeeded. The first error counts where none did. */
 export async function forEach(ids: string[], act: (id: string) => Promise<unknown>): Promise<{ done: string[]; failed: number }> {
@@ -44,17 +44,12 @@ export async function forEach(ids: string[], act: (id: string) => Promise<unknow
 }
 
 /** The messages of the ids that are still in the queue. */
-async function present(queue: string, ids: string[], aborted?: AbortSignal): Promise<MessageView[]> {
-  const found: MessageView[] = [];
-  for (let at = 0; at < ids.length; at += MAX_IDS) {
-    const part = ids.slice(at, at + MAX_IDS);
-    found.push(...(await call("search", { queue }, { ids: part, limit: part.length, budget: 10 }, aborted)).messages);
-  }
-  return found;
+function present(queue: string, ids: string[], aborted?: AbortSignal): Promise<MessageView[]> {
+  return readPresent(ids, (body) => call("search", { queue }, { ...body, budget: 10 }, aborted));
 }
 
 function said(verb: string, result: { done: string[]; failed: number }): string {
-  const rest = result.failed ? ` ${plural(result.failed, "message")} could not be: no longer in the queue.` : "";
+  const rest = result.failed ? ` ${plural(result.failed, "message")} could not be: with a consumer, or no longer in the queue.` : "";
   return `${plural(result.done.length, "message")} ${verb}.${rest}`;
 }
 
@@ -91,14 +86,17 @@ export function openDelay({ queue, ids, done }: Choice): void {
     count: async (aborted) => (await present(queue, ids, aborted)).length,
     body: () => <TextField label="For" help="30s, 10m, 2h, 1d; 0 makes them ready now" value={delay.value} onValue={(value) => (delay.value = value)} wrong={seconds(delay.value) === undefined ? "A time such as 10m." : undefined} />,
     curl: () => curlLines(ids, (id) => requestOf("edit_message", { queue, id }, { delay: seconds(delay.value) ?? 0 })),
-    cli: () => cliLine("message", "delay", queue, ...ids, "--for", delay.value || "0"),
+    // In seconds: the page takes more words for units than the command.
+    cli: () => cliLine("message", "delay", queue, ...ids, "--for", seconds(delay.value) ?? "TIME"),
     run: async () => {
       const wanted = seconds(delay.value);
       if (wanted === undefined) throw new Problem(0, "page", "Give a time such as 10m.");
       const before = new Map((await present(queue, ids)).map((each) => [each.id, each.due_at]));
       const result = await forEach(ids, (id) => call("edit_message", { queue, id }, { delay: wanted }));
+      // Of one that came into the queue in between nothing is known to go back to.
+      const known = result.done.filter((id) => before.has(id));
       const undo = () =>
-        void forEach(result.done, (id) => call("edit_message", { queue, id }, { delay: secondsUntil(before.get(id)) })).then((back) => (toast(said("due as before", back)), done?.()), toastProblem);
+        void forEach(known, (id) => call("edit_message", { queue, id }, { delay: secondsUntil(before.get(id)) })).then((back) => (toast(said("due as before", back)), done?.()), toastProblem);
       return { text: said(`delayed by ${delay.value}`, result), undo };
     },
     done,
@@ -108,21 +106,6 @@ export function openDelay({ queue, ids, done }: Choice): void {
 /** How long until a time; 0 where there is none, or it has passed. */
 function secondsUntil(time: string | null | undefined): number {
   return time ? Math.max(0, (Date.parse(time) - Date.now()) / 1000) : 0;
-}
-
-/** The fields of a message that a publish takes; with `restore` its past stays, too. */
-export function draftOf(message: MessageView, keepsPast: boolean): NewMessage {
-  const draft: NewMessage = {
-    payload: message.payload,
-    payload_encoding: message.payload_encoding as NewMessage["payload_encoding"],
-    message_type: message.message_type,
-    priority: message.priority,
-    attributes: message.attributes,
-    group: message.group,
-  };
-  if (message.payload_form === "json" && typeof message.payload === "string") draft.payload_encoding = "json";
-  if (!keepsPast) return draft;
-  return { ...draft, id: message.id, timestamp: message.timestamp, unique_key: message.unique_key, publisher: message.publisher, receive_count: message.receive_count, reason: message.reason, traceback: message.traceback, deaths: message.deaths };
 }
 
 export function openCancel({ queue, ids, done }: Choice): void {
@@ -135,22 +118,31 @@ export function openCancel({ queue, ids, done }: Choice): void {
     curl: () => curlLines(ids, (id) => requestOf("cancel_message", { queue, id })),
     cli: () => cliLine("message", "cancel", queue, ...ids),
     run: async () => {
-      const messages = await present(queue, ids);
-      const result = await forEach(
-        messages.map((each) => each.id),
-        (id) => call("cancel_message", { queue, id }),
-      );
+      const before = await present(queue, ids);
+      const result = await forEach(ids, (id) => call("cancel_message", { queue, id }));
       const gone = new Set(result.done);
-      const undo = () =>
-        void call(
-          "publish_batch",
-          { queue, restore: true },
-          messages.filter((each) => gone.has(each.id)).map((each) => draftOf(each, true)),
-        ).then((back) => (toast(`${plural(back.count, "message")} restored at the end of ${queue}.`), done?.()), toastProblem);
-      return { text: said("cancelled", result), undo: messages.length <= MAX_IDS ? undo : undefined };
+      const kept = before.filter((each) => gone.has(each.id));
+      const lost = gone.size - kept.length;
+      const text = said("cancelled", result) + (lost > 0 ? ` ${plural(lost, "message")} of them cannot be restored.` : "");
+      return { text, undo: kept.length > 0 ? () => void restore(queue, kept).then(done, toastProblem) : undefined };
     },
     done,
   });
+}
+
+/** Publishes messages again as they were, and says how many of them. */
+async function restore(queue: string, messages: MessageView[]): Promise<void> {
+  let restored = 0;
+  let problem: unknown;
+  try {
+    for (const part of batches(messages.map((each) => restoredDraft(each)))) restored += (await call("publish_batch", { queue, restore: true }, part)).count;
+  } catch (error) {
+    problem = error;
+  }
+  if (problem !== undefined && restored === 0) throw problem;
+  const failed = messages.length - restored;
+  const why = problem instanceof Problem ? ` ${problem.message}` : "";
+  toast(`${plural(restored, "message")} restored at the end of ${queue}.${failed > 0 ? ` ${plural(failed, "message")} could not be.${why}` : ""}`, failed > 0 ? "bad" : "good");
 }
 
 /** A body as text for an editor; undefined: bytes, which are not edited here. */
@@ -219,7 +211,7 @@ function editLine(queue: string, id: string, isJson: boolean, change: { body?: s
     change.attributes !== undefined && flag("--attributes", change.attributes),
   ];
   if (change.body === "") return `${cliLine("message", "edit", queue, id, ...options)} ''`;
-  return cliLine("message", "edit", ...options, queue, id, ...(change.body === undefined ? [] : ["--", change.body]));
+  return withBody(cliLine("message", "edit", ...options, queue, id, ...(change.body === undefined ? [] : ["--", change.body])), change.body ?? "");
 }
 
 /** Publishes a past message again, as a new message. */

@@ -105,6 +105,11 @@ export function curlLines(ids: string[], requestFor: (id: string) => Request): s
   return `for id in ${ids.map((id) => quote(encodeURIComponent(id))).join(" ")}; do ${line.replace(slot, variable)}; done`;
 }
 
+/** A line whose last word is a body: `-` would be read from stdin, so it comes from there. */
+export function withBody(line: string, body: string): string {
+  return body === "-" ? `printf %s - | ${line}` : line;
+}
+
 /** A line that runs `times` times. */
 export function repeated(line: string, times: number): string {
   return times > 1 ? `for i in $(seq ${times}); do ${line}; done` : line;

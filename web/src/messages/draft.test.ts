@@ -30,4 +30,9 @@ it("gives many messages as one line, and words that begin with a dash as they ar
   expect(sendLine("q", { ...EMPTY, body: "a\nb", type: "t" }, true)).toBe("openq send q --lines --type t < FILE");
   expect(sendLine("q", { ...EMPTY, body: "-5", group: "-g" })).toBe("openq send --group=-g q -- -5");
   expect(sendLine("q", EMPTY)).toBe("openq send q ''");
+  expect(sendLine("q", { ...EMPTY, body: "-" })).toBe("printf %s - | openq send q -- -");
+});
+
+it("gives times in seconds, whatever their unit was", () => {
+  expect(sendLine("q", { ...EMPTY, body: "x", delay: "10min", ttl: "1.5h" })).toBe("openq send q x --delay 600 --ttl 5400");
 });

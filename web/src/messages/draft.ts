@@ -1,7 +1,7 @@
 /** The send form as a message for the REST API. */
 import type { NewMessage } from "../api/schema";
 import { parseJson } from "../api/json";
-import { cliLine, flag, repeated, type Flag } from "../api/lines";
+import { cliLine, flag, repeated, withBody, type Flag } from "../api/lines";
 import { seconds } from "./search_syntax";
 
 export const KINDS = [
@@ -85,8 +85,9 @@ export function sendLine(queue: string, form: SendForm, lines?: boolean): string
   };
   if (form.kind !== "text") add("--as", form.kind);
   add("--type", form.type);
-  add("--delay", form.delay);
-  add("--ttl", form.ttl);
+  // In seconds: the form takes more words for units than the command.
+  add("--delay", String(seconds(form.delay) ?? form.delay));
+  add("--ttl", String(seconds(form.ttl) ?? form.ttl));
   add("--group", form.group);
   add("--dedup-id", form.dedup);
   add("--priority", form.priority);
@@ -96,5 +97,5 @@ export function sendLine(queue: string, form: SendForm, lines?: boolean): string
   if (form.body === "") line = `${line} ''`;
   // After "--" no word is an option.
   else if (form.body.startsWith("-")) line = cliLine("send", ...options, queue, "--", form.body);
-  return repeated(line, Number(form.times || "1"));
+  return repeated(withBody(line, form.body), Number(form.times || "1"));
 }
