@@ -62,3 +62,41 @@ def test_an_edit_keeps_what_is_not_named(cli: Cli, q: str) -> None:
     [row] = cli.lines("search", q)
     assert (row.get("message_type"), row["attributes"], row["id"]) == (None, {"shop": "us"}, message_id)
     assert "nothing to change" in cli("message", "edit", q, message_id, code=2).err
+
+
+def test_an_edit_reads_the_body_from_stdin_like_send(cli: Cli, q: str) -> None:
+    cli("send", q, "old")
+    [message_id] = ids_of(cli, q)
+
+    cli("message", "edit", q, message_id, "-", "--as", "json", answer='{"total": 3}')
+    [row] = cli.lines("search", q)
+    assert (row["payload"], row["id"]) == ({"total": 3}, message_id)
+    assert "the input is empty" in cli("message", "edit", q, message_id, "-", code=2).err
+    cli("message", "edit", q, message_id, "")
+    assert [row["payload"] for row in cli.lines("search", q)] == [""]
+
+
+def test_an_error_in_the_middle_says_what_was_done(cli: Cli, q: str) -> None:
+    cli("send", q, "--lines", answer="held\na\nb\n")
+    held = json.loads(cli("recv", q, "--visibility-timeout", "1h", "--json").out)["id"]
+    first, second = (each for each in ids_of(cli, q) if each != held)
+
+    stopped = cli("message", "cancel", q, first, "gone", held, second, "--yes", "--json", code=1)
+    assert json.loads(stopped.out) == {"messages": 1, "ids": [first], "missing": ["gone"]}
+    assert f"no longer in {q}: gone" in stopped.err
+    assert f"not tried or not known: {held}, {second}" in stopped.err
+    assert "is with a consumer" in stopped.err
+    assert cli.counts(q) == (1, 0, 1)
+    nothing = cli("message", "cancel", q, held, second, "--yes", code=1)
+    assert (nothing.out, "not tried" in nothing.err) == ("", False)
+
+
+def test_large_messages_are_counted_although_a_search_ends_early(cli: Cli, q: str) -> None:
+    """An answer of a search has 8 MiB of bodies at most."""
+    cli("send", q, "--lines", answer=f"{'x' * (3 << 20)}\n" * 4)
+    ids = [row["id"] for row in cli.lines("search", q, "--max", "4")]
+    ids += [row["id"] for row in cli.lines("peek", q, "--rear", "-n", "2")]
+
+    assert len(set(ids)) == 4
+    assert "would delete 4 messages" in cli("message", "cancel", q, *set(ids), "--dry-run").out
+    assert cli("message", "cancel", q, *set(ids), "--yes").out == "4 messages cancelled\n"

@@ -86,8 +86,13 @@ def _input(options: Namespace) -> str | bytes:
     if options.file:
         with open(options.file, "rb") as file:
             return file.read()
-    if options.body is not None and options.body != "-":
-        return str(options.body)
+    return read_body(options.body)
+
+
+def read_body(body: str | None) -> str | bytes:
+    """The body of the command line; stdin if it is `-` or missing."""
+    if body is not None and body != "-":
+        return body
     _announce_stdin()
     return sys.stdin.buffer.read()
 

@@ -239,7 +239,7 @@ COMMANDS = {
             ("openq message delay orders ID --for 10m", "deliver it later"),
             ("openq message cancel orders ID", "delete it; asks first"),
         ),
-        details="Messages that a consumer holds, too. Receive counts and history stay.",
+        details="Ready and delayed messages; one that a consumer holds is refused. Counts and history stay.",
         commands={
             "move": Command(
                 help="move messages to another queue",
@@ -294,6 +294,7 @@ COMMANDS = {
                 run="messages:edit",
                 examples=(
                     ("openq message edit orders ID '{\"total\": 12}' --as json", "another body"),
+                    ("openq message edit orders ID - --as json < order.json", "another body, of a file"),
                     ("openq message edit orders ID --type order.eu", "another type; the body stays"),
                 ),
                 details="It keeps its place, its id and its history.",
@@ -309,7 +310,7 @@ COMMANDS = {
                     Option("--attributes", metavar="JSON", help="all attributes, as a JSON object"),
                     _QUEUE,
                     _MESSAGE_ID,
-                    Option("body", nargs="?", metavar="BODY", help="the new body"),
+                    Option("body", nargs="?", metavar="BODY", help="the new body; - reads it from stdin"),
                     JSON,
                     *SERVER,
                 ),
