@@ -12,7 +12,7 @@ export interface Row extends MessageView {
   queue: string;
 }
 
-export function rowKey(row: Row): string {
+export function rowKey(row: Pick<Row, "queue" | "id">): string {
   return `${row.queue}/${row.id}`;
 }
 

@@ -13,6 +13,7 @@ import { DataTable } from "../components/table";
 import { count, plural } from "../format";
 import { useLoad } from "../load";
 import { parseSearch, searchOptions } from "../messages/search_syntax";
+import { readSelection, writeSelection } from "../messages/selection";
 import { usePages, type Page } from "../messages/pages";
 import { query, setQuery, to } from "../router";
 import { may } from "../session";
@@ -27,6 +28,7 @@ const STATES = [
   ["history", "History"],
 ] as const;
 type Shown = (typeof STATES)[number][0];
+const NONE = new Set<string>();
 const LIMIT = 100;
 const BUDGET = 1;
 const GO_ON = 10;
@@ -48,7 +50,9 @@ export function QueueMessages({ queue }: TabProps) {
   const text = query.value.get("q") ?? "";
   const openId = query.value.get("id") ?? "";
   const span = query.value.get("span") ?? "1h";
-  const [selected, setSelected] = useState<Set<string>>(new Set());
+  const maySelect = may("manage", name) && state !== "history";
+  const [chosen, setChosen] = useState<Set<string>>(() => selectionOf(name));
+  const selected = maySelect ? chosen : NONE;
   const parsed = useMemo(() => parseSearch(text), [text]);
   const searches = text.trim() !== "" && state !== "history";
   // Without the part that is not understood it would be another search.
@@ -57,19 +61,21 @@ export function QueueMessages({ queue }: TabProps) {
     everySeconds: searches || state === "history" || selected.size > 0 ? undefined : 2,
     goOnSeconds: searches ? GO_ON : 0,
   });
-  useEffect(() => setSelected(new Set()), [name, state, text]);
+  useEffect(() => setChosen(selectionOf(name)), [name, state, text]);
   const open = (row: Row) => setQuery({ id: row.id });
   const hasReasons = pages.rows.some((row) => row.reason);
   const isBare = !pages.rows.some((row) => row.message_type || row.group || Object.keys(row.attributes).length > 0);
   const columns = useMemo(() => messageColumns({ open, due: state === "delayed", lease: state === "in_flight", state: state === "all" || searches, past: state === "history", reasons: hasReasons, bare: isBare, narrow: openId !== "" }), [state, searches, hasReasons, isBare, openId !== ""]);
-  const ids = [...selected].map((key) => key.slice(name.length + 1));
+  const ids = idsOf(selected);
+  const shown = new Set(pages.rows.map(rowKey));
+  const unseen = pages.loading ? 0 : [...selected].filter((key) => !shown.has(key)).length;
   const total = totalOf(queue, state);
   const past = state === "history" ? pages.rows.find((row) => row.id === openId) : undefined;
   return (
     <div class={`split ${openId ? "open" : ""}`}>
       <section class="card" aria-label="Messages">
         <div class="toolbar">
-          <Choice label="State" value={state} options={STATES} onChange={(next) => setQuery({ state: next === "ready" ? undefined : next, id: undefined })} />
+          <Choice label="State" value={state} options={STATES} onChange={(next) => setQuery({ state: next === "ready" ? undefined : next, id: undefined, selected: undefined })} />
           {state === "history" ? (
             <Choice label="Published in the last" value={span} options={HISTORY_SPANS.map(([id, title]) => [id, title] as const)} onChange={(next) => setQuery({ span: next === "1h" ? undefined : next })} />
           ) : null}
@@ -86,12 +92,13 @@ export function QueueMessages({ queue }: TabProps) {
         </div>
         {state !== "history" && (
           <div class="toolbar">
-            <SearchBox text={text} problems={parsed.problems} onSearch={(next) => setQuery({ q: next, id: undefined })} />
+            <SearchBox text={text} problems={parsed.problems} onSearch={(next) => setQuery({ q: next, id: undefined, selected: undefined })} />
           </div>
         )}
         {selected.size > 0 && (
           <div class="toolbar selection" role="status">
             <b>{count(selected.size)} selected</b>
+            {unseen > 0 && <span class="soft">{count(unseen)} not in these rows</span>}
             <Button small onClick={() => openMove({ queue: name, ids, done: changed })}>
               Move…
             </Button>
@@ -106,7 +113,7 @@ export function QueueMessages({ queue }: TabProps) {
                 Edit and send a copy
               </LinkButton>
             )}
-            <Button small kind="quiet" onClick={() => setSelected(new Set())}>
+            <Button small kind="quiet" onClick={() => select(NONE)}>
               Clear
             </Button>
           </div>
@@ -125,7 +132,7 @@ export function QueueMessages({ queue }: TabProps) {
             rowKeys={[{ keys: "p", what: "Peek into the message", run: open }]}
             current={openId ? `${name}/${openId}` : undefined}
             selected={selected}
-            onSelect={may("manage", name) && state !== "history" ? setSelected : undefined}
+            onSelect={maySelect ? select : undefined}
             empty={pages.problem ? <></> : unreadable ? <Empty title="Nothing was searched" /> : <Nothing state={state} searches={searches} more={pages.more} name={name} />}
           />
         )}
@@ -158,10 +165,23 @@ export function QueueMessages({ queue }: TabProps) {
     </div>
   );
 
+  function idsOf(keys: Set<string>): string[] {
+    return [...keys].map((key) => key.slice(name.length + 1));
+  }
+  /** Too many for an address are selected all the same; the address then has none of them. */
+  function select(keys: Set<string>): void {
+    setChosen(keys);
+    setQuery({ selected: writeSelection(idsOf(keys)) });
+  }
   function changed(): void {
-    setSelected(new Set());
+    select(NONE);
     pages.restart();
   }
+}
+
+/** The rows that the address selects, by their keys. */
+function selectionOf(queue: string): Set<string> {
+  return new Set(readSelection(query.peek().get("selected")).map((id) => rowKey({ queue, id })));
 }
 
 function close(): void {
