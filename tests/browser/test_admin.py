@@ -65,6 +65,16 @@ def test_a_new_user_signs_in_and_sees_only_its_queues_and_the_audit_log_has_it(
     expect(other.page.get_by_role("row", name=re.compile("orders"))).to_be_visible()
     expect(other.page.get_by_role("row")).to_have_count(2)  # with the head
     expect(other.page.get_by_role("link", name="Administration")).to_have_count(0)
+    # The charts of the overview have the queues that it may see.
+    other.page.goto("/ui/")
+    expect(other.page.get_by_text("None of the queues that you may see has a history")).to_be_visible()
+    headers = {"X-OpenQ-Request": "1"}
+    address = "/api/v1/queues/orders/messages"
+    assert other.context.request.post(address, data={"payload": "hello"}, headers=headers).status == 201
+    expect(other.page.get_by_text("The sum of 1 queue that you may see.")).to_be_visible()
+    for chart in ("Messages per second", "Messages waiting", "Age and waiting time"):
+        expect(other.page.get_by_role("region", name=chart).locator(".u-wrap")).to_be_visible()
+    assert other.violations() == []
     # It may send and peek, and is offered nothing else.
     other.page.goto("/ui/queues/orders/messages")
     expect(other.page.get_by_role("link", name="Send message")).to_be_visible()

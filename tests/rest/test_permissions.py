@@ -21,6 +21,7 @@ from openq.rest.handler import ROUTES
 from openq.rest.routes import EVENT_STREAM, Route
 from tests.rest.helpers import Answer, Client
 from tests.serving import Served, served
+from tests.waiting import until
 
 HOME, ABROAD = "000000000000", "111111111111"
 QUEUE = "guarded"
@@ -365,3 +366,44 @@ def test_counts_of_all_queues_together_are_for_administrators(guarded: Guarded) 
     assert narrow.call("GET", "/series?queue=mine-1").status == 200
     assert narrow.call("GET", "/series?queue=mine-secret").status == 403
     assert narrow.call("GET", "/series").status == 403
+
+
+def test_the_counts_of_visible_queues_have_nothing_of_hidden_ones(tmp_path: Path) -> None:
+    store = UserStore(tmp_path / "users.json")
+    store.add_user("root", role="admin")
+    store.add_user("nobody", role="none")
+    store.add_user("abroad", account=ABROAD, role="viewer")
+    store.add_user("narrow", rules=[Rule("allow", frozenset({"peek"}), "mine-*")])
+    tokens = {name: store.create_token(name, "test") for name in ("root", "nobody", "abroad", "narrow")}
+    with_policy(tmp_path, "mine-denied", "Deny", "*", "sqs:GetQueueAttributes")
+    with served(tmp_path) as server:
+        clients = {
+            name: Client(server.url, headers={"authorization": f"Bearer {token}"})
+            for name, token in tokens.items()
+        }
+        root = clients["root"]
+        until(lambda: root.get("/series").value["recorded"], "the recorder has begun")
+        for queue, count in (
+            ("mine-a", 3),
+            ("mine-b", 2),
+            ("mine-gone", 7),
+            ("mine-denied", 11),
+            ("other", 13),
+        ):
+            root.call("POST", "/queues", {"name": queue})
+            root.post(f"/queues/{queue}/messages/batch", ["x"] * count)
+
+        def counted(name: str, query: str = "visible=true") -> tuple[int, int]:
+            found = clients[name].get(f"/series?{query}&name=published,ready").value
+            return found.get("queues", 0), sum(value or 0 for value in found["values"]["published"])
+
+        until(lambda: counted("root") == (4, 25), "every queue has a series")
+        assert counted("narrow") == (3, 12)
+        assert counted("nobody") == (0, 0)
+        assert counted("abroad") == (0, 0)
+        root.delete("/queues/mine-gone")
+        assert counted("narrow") == (2, 5)
+        latest = clients["narrow"].get("/series?visible=true&name=ready").value
+        assert [value for value in latest["values"]["ready"] if value is not None][-1] == 5
+        assert clients["narrow"].get("/series?visible=true&queue=mine-a").code == "invalid"
+        assert "queues" not in clients["narrow"].get("/series?queue=mine-a").value

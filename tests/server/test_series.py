@@ -114,6 +114,34 @@ def test_each_second_has_the_counts_of_its_queue_and_of_all_queues(recorded: Rec
     assert total.column("ready") == [5, 6, 4]
 
 
+def test_queues_together_have_the_sums_the_oldest_age_and_the_average_wait(recorded: Recorded) -> None:
+    broker = recorded.broker
+    broker.statistics.measure()
+    for queue in ("a", "b", "hidden"):
+        broker.declare(queue, QueueSettings())
+    publish(broker, "a", 3)
+    publish(broker, "hidden", 50)
+    recorded.second()
+    publish(broker, "b", 2)
+    recorded.second()
+    work(broker, "a", 2)
+    work(broker, "b", 2)
+    recorded.second()
+
+    now_s = recorded.now_s
+    count, found = recorded.reader.read_sum(lambda name: name != "hidden", now_s - 2, now_s + 1, 1, now_s)
+
+    assert (count, found is not None) == (2, True)
+    assert found is not None
+    assert found.column("published") == [3, 2, 0]
+    assert found.column("acked") == [0, 0, 4]
+    assert found.column("ready") == [3, 5, 1]
+    assert found.column("oldest_age")[2] == recorded.last(1, "a").column("oldest_age")[0]
+    of_a, of_b = (recorded.last(1, queue).column("publish_to_ack")[0] or 0 for queue in ("a", "b"))
+    assert found.column("publish_to_ack")[2] == pytest.approx((2 * of_a + 2 * of_b) / 4, abs=0.002)
+    assert recorded.reader.read_sum(lambda name: False, now_s - 2, now_s + 1, 1, now_s) == (0, None)
+
+
 def test_idle_seconds_are_filled_and_time_without_a_recorder_is_unknown(recorded: Recorded) -> None:
     recorded.broker.declare("a", QueueSettings())
     publish(recorded.broker, "a", 2)

@@ -1,6 +1,7 @@
 /** The built-in history of counts, as charts want it. */
 import { call } from "./api/client";
 import type { SeriesView } from "./api/schema";
+import { isAdmin } from "./session";
 
 export const RANGES = [
   ["5m", "5 min"],
@@ -26,9 +27,11 @@ export function isRange(text: string | null): text is Range {
   return RANGES.some(([id]) => id === text);
 }
 
+/** `queue` undefined: all queues together; of those that the user may see where it may not see all. */
 export async function loadSeries(range: Range, queue: string | undefined, names: string[], signal?: AbortSignal): Promise<SeriesView> {
   const from = new Date(Date.now() - SECONDS[range] * 1000).toISOString();
-  return finished(await call("show_series", { queue, name: names.join(","), from, step: STEPS[range] }, undefined, signal));
+  const visible = queue === undefined && !isAdmin() ? true : undefined;
+  return finished(await call("show_series", { queue, visible, name: names.join(","), from, step: STEPS[range] }, undefined, signal));
 }
 
 /** Without a last step that still goes on: what was counted in a part of it looks like a fall. */

@@ -15,7 +15,7 @@ To add a store: implement `SeriesPages`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple, Protocol
 from zlib import crc32
@@ -138,6 +138,14 @@ def add(into: Values, values: Sequence[int]) -> None:
         into[at] = max(into[at], values[at])
 
 
+def add_beside(into: Values, values: Sequence[int]) -> None:
+    """Add the values of another queue in the same bucket: what waits in both is added, too."""
+    gauges = slice(FIRST_GAUGE, FIRST_MAXIMUM)
+    waiting = [mine + its for mine, its in zip(into[gauges], values[gauges], strict=True)]
+    add(into, values)
+    into[gauges] = waiting
+
+
 class SeriesRange(NamedTuple):
     """Values at the steps from `start_s` on; None where nothing is known."""
 
@@ -169,8 +177,30 @@ class SeriesReader:
     def read(self, name: str, from_s: int, to_s: int, step_s: int | None, now_s: int) -> SeriesRange | None:
         """None: the queue has no series of its own. `step_s` is raised to what is kept for so long."""
         place = self.slots().get(name)
-        if place is None:
-            return None
+        return None if place is None else self._read(place, from_s, to_s, step_s, now_s)
+
+    def read_sum(
+        self, wanted: Callable[[str], bool], from_s: int, to_s: int, step_s: int | None, now_s: int
+    ) -> tuple[int, SeriesRange | None]:
+        """How many of the queues with a series of their own are wanted, and these together."""
+        places = [place for name, place in self.slots().items() if name and wanted(name)]
+        summed: SeriesRange | None = None
+        for place in places:
+            one = self._read(place, from_s, to_s, step_s, now_s)
+            if summed is None:
+                summed = one
+                continue
+            for at, row in enumerate(one.rows):
+                mine = summed.rows[at]
+                if mine is None:
+                    summed.rows[at] = row
+                elif row is not None:
+                    add_beside(mine, row)
+        return len(places), summed
+
+    def _read(
+        self, place: tuple[int, int], from_s: int, to_s: int, step_s: int | None, now_s: int
+    ) -> SeriesRange:
         to_s = min(to_s, now_s + 1)
         from_s = _on_time(from_s, now_s)
         ring = choose_ring(from_s, step_s, now_s)

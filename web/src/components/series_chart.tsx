@@ -1,5 +1,5 @@
 /** The charts of the overview and of a queue, from the built-in history. */
-import { count, duration, rate } from "../format";
+import { count, duration, plural, rate } from "../format";
 import { useLoad } from "../load";
 import { query, setQuery } from "../router";
 import { added, isRange, loadSeries, perSecond, RANGES, refreshOf, type Range } from "../series";
@@ -25,27 +25,36 @@ export function RateChart({ queue }: { queue?: string }) {
     <Card title="Messages per second" actions={<RangeChoice />}>
       <Show of={loaded} lines={5}>
         {(series) => (
-          <Chart
-            label="Messages per second"
-            times={series.times}
-            format={rate}
-            lines={[
-              { title: "In", colour: "--chart-in", values: perSecond(series, "published") },
-              { title: "Out", colour: "--chart-out", values: perSecond(series, "acked") },
-              {
-                title: "Failed",
-                colour: "--chart-bad",
-                dashed: true,
-                // Deliveries that failed. The last one of a dead letter is among them.
-                values: added(perSecond(series, "nacked"), perSecond(series, "lease_expired")),
-              },
-              { title: "Dead-lettered", colour: "--chart-other", dashed: true, values: perSecond(series, "dead_lettered") },
-            ]}
-          />
+          <>
+            <Chart
+              label="Messages per second"
+              times={series.times}
+              format={rate}
+              lines={[
+                { title: "In", colour: "--chart-in", values: perSecond(series, "published") },
+                { title: "Out", colour: "--chart-out", values: perSecond(series, "acked") },
+                {
+                  title: "Failed",
+                  colour: "--chart-bad",
+                  dashed: true,
+                  // Deliveries that failed. The last one of a dead letter is among them.
+                  values: added(perSecond(series, "nacked"), perSecond(series, "lease_expired")),
+                },
+                { title: "Dead-lettered", colour: "--chart-other", dashed: true, values: perSecond(series, "dead_lettered") },
+              ]}
+            />
+            {series.queues !== undefined && <p class="soft">{ofWhich(series.queues)}</p>}
+          </>
         )}
       </Show>
     </Card>
   );
+}
+
+/** For users who may not see the counts of all queues. */
+function ofWhich(queues: number): string {
+  if (queues === 0) return "None of the queues that you may see has a history: only the busiest queues of the server have one.";
+  return `The sum of ${plural(queues, "queue")} that you may see. Only the busiest queues of the server have a history.`;
 }
 
 export function DepthChart({ queue }: { queue?: string }) {

@@ -20,19 +20,14 @@ export default function Overview() {
     <div class="stack">
       <h1 class="visually-hidden">Overview</h1>
       <Live />
-      {isAdmin() ? (
-        <div class="main-side">
-          <div class="stack">
-            <RateChart />
-            <DepthChart />
-            <AgeChart />
-          </div>
-          <Attention />
+      <div class="main-side">
+        <div class="stack">
+          <RateChart />
+          <DepthChart />
+          <AgeChart />
         </div>
-      ) : (
-        // The history of all queues together is for administrators; that of a queue is on its own screen.
         <Attention />
-      )}
+      </div>
       <QueueTable />
     </div>
   );
