@@ -157,7 +157,7 @@ def test_names_in_a_command_are_quoted_and_texts_have_one_line() -> None:
 @pytest.mark.parametrize(
     ("text", "figures", "shown"),
     [
-        ("{a:duration}", {"a": 5400.0}, "90 m"),
+        ("{a:duration}", {"a": 5400.0}, "90 min"),
         ("{a:duration}", {"a": 0.25}, "250 ms"),
         ("{a:bytes}", {"a": 3.5 * 2**30}, "3.5 GiB"),
         ("{a:percent}", {"a": 0.255}, "25.5 %"),

@@ -209,7 +209,7 @@ def _duration(value: float) -> str:
         return _number(value)
     if abs(value) < 1:
         return f"{value * 1000:.0f} ms"
-    for unit, seconds in (("d", 86_400), ("h", 3_600), ("m", 60)):
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(value) >= 2 * seconds:
             return f"{value / seconds:.1f}".removesuffix(".0") + f" {unit}"
     return f"{value:.1f}".removesuffix(".0") + " s"
