@@ -174,7 +174,8 @@ class Grouping:
             group.trend[BUCKETS - 1 - age_ms * BUCKETS // (self._query.span * 1000)] += 1
         if len(group.samples) < SAMPLES or died_ms >= group.samples[-1][0]:
             id = self._broker.inspect.message_id(entry)
-            group.samples.append((died_ms, GroupSample(queue=queue, id=id, reason=reason[:MAX_REASON])))
+            # In front: of those of one millisecond the later one of a queue is the newer one.
+            group.samples.insert(0, (died_ms, GroupSample(queue=queue, id=id, reason=reason[:MAX_REASON])))
             group.samples.sort(key=lambda each: -each[0])
             del group.samples[SAMPLES:]
 
