@@ -10,8 +10,9 @@ from openq.backup import Repository, create, open_source, restore
 from openq.broker import events as e
 from openq.broker.events import Event, EventFilter, EventPage
 from openq.local.broker import LocalBroker
-from openq.local.event_histories import FILE
+from openq.local.event_histories import FILE, History, encode_histories, open_histories, read_histories
 from openq.model import Draft, QueueSettings
+from tests.journal.fake_disk import FakeDisk
 
 PUBLISHED = EventFilter(events=frozenset((e.PUBLISHED,)), queues=("q",))
 
@@ -108,3 +109,15 @@ def test_a_damaged_file_of_histories_costs_a_gap_and_not_the_data(place: Place) 
 
     assert page.gap_until_ms is not None
     assert len(page.events) == 2
+
+
+def test_the_beginning_of_a_history_survives_a_power_cut(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / FILE).write_bytes(encode_histories([History("0123abcd", None)]))
+    disk = FakeDisk(data)
+
+    open_histories(str(data), "first", 4711, disk)
+
+    disk.cut(tmp_path / "after")
+    assert read_histories(str(tmp_path / "after")) == [History("0123abcd", 4711)]

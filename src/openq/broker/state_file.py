@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import DiskFull, InvalidSetting, OpenQError
-from ..journal.disk import NO_SPACE, DiskIo, read_all, write_all
+from ..journal.disk import NO_SPACE, DiskIo, read_all, replace_file
 
 log = logging.getLogger("openq")
 
@@ -95,15 +95,7 @@ class StateFile:
         if not os.path.isdir(directory):
             io.mkdir(directory)
             io.fsync_dir(os.path.dirname(directory))
-        temporary = path + ".new"
-        fd = io.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(io, fd, data, 0)
-            io.fsync(fd)
-        finally:
-            io.close(fd)
-        io.rename(temporary, path)
-        io.fsync_dir(directory)
+        replace_file(io, path, data)
 
 
 # -- fields of such a file, which may have been edited by hand: each raises InvalidSetting

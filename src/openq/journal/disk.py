@@ -125,6 +125,19 @@ def read_all(io: DiskIo, fd: int, size: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
+def replace_file(io: DiskIo, path: str, data: bytes, suffix: str = ".new") -> None:
+    """Write a small file as a whole, beside it first. On return it survives a power cut."""
+    temporary = path + suffix
+    fd = io.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(io, fd, data, 0)
+        io.fsync(fd)
+    finally:
+        io.close(fd)
+    io.rename(temporary, path)
+    io.fsync_dir(os.path.dirname(path))
+
+
 def exists(io: DiskIo, path: str) -> bool:
     try:
         io.close(io.open(path, os.O_RDONLY))

@@ -15,6 +15,8 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..journal.disk import DiskIo, replace_file
+
 log = logging.getLogger("openq.local")
 
 FILE = "event-histories.json"
@@ -72,8 +74,8 @@ class EventHistories:
         return self._starts[at + 1][0] if at + 1 < len(names) else None
 
 
-def open_histories(directory: str, first: str, end: int) -> EventHistories:
-    """Before anything is appended to the journal."""
+def open_histories(directory: str, first: str, end: int, io: DiskIo) -> EventHistories:
+    """Before anything is appended to the journal: where a history begins is on disk before its first event."""
     try:
         known = read_histories(directory)
     except (OSError, ValueError) as error:
@@ -82,10 +84,5 @@ def open_histories(directory: str, first: str, end: int) -> EventHistories:
         return EventHistories(first, [History(secrets.token_hex(4), end)])
     if any(each.start is None for each in known):
         known = [each if each.start is not None else each._replace(start=end) for each in known]
-        path = os.path.join(directory, FILE)
-        with open(path + ".tmp", "wb") as file:
-            file.write(encode_histories(known))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(path + ".tmp", path)
+        replace_file(io, os.path.join(directory, FILE), encode_histories(known), ".tmp")
     return EventHistories(first, known)

@@ -72,7 +72,7 @@ class LocalEvents:
         self._histories = (
             EventHistories(first)
             if core.journal is None
-            else open_histories(core.journal.path, first, core.journal.durable_location)
+            else open_histories(core.journal.path, first, core.journal.durable_location, core.journal.io)
         )
         self._mutex = Lock()
         self._readers: dict[str, _Reader] = {}  # by the id at which each continues; the oldest first
