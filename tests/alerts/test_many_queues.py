@@ -207,6 +207,38 @@ def test_windows_of_very_many_queues_are_moved_on_in_turn_and_changes_are_evalua
     loop.close()
 
 
+def test_a_deleted_queue_is_forgotten_although_new_ones_have_not_had_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "REFRESHED", 1)
+    monkeypatch.setattr(sources, "REMOTE_QUEUES", 1)
+    broker = LocalBroker(clock=VirtualClock())
+    broker.storage = replace(broker.storage, waits=True)  # as a remote store: each queue is a question
+    for name in QUEUES[:3]:
+        broker.declare(name, QueueSettings())
+        broker.publish(name, Draft(b"x"))
+    loop = asyncio.new_event_loop()
+    context = ServerContext(broker, loop, Config(memory=True), Guard(UserStore(), time.time))
+    own = {"rules": {"many": {"expression": "total.ready > 2", "summary": "many"}}}
+    tested = Evaluations(context, read_alerts(own), False)
+    found = tested.service._sources
+    tested.holding(1.0)
+    assert found.singles["total.ready"].latest == (3.0,)
+
+    for name in QUEUES[:3]:
+        broker.delete(name)
+    for name in QUEUES[10:20]:
+        broker.declare(name, QueueSettings())
+    tested.holding(2.0)
+
+    assert found.singles["total.ready"].latest == (0.0,)
+    assert len(found.queues.tracks) == 1  # the one that had its turn
+    assert found.queues.tracks.keys() <= set(QUEUES[10:20])
+    assert found._times.keys() <= set(QUEUES[10:20])
+    broker.close()
+    loop.close()
+
+
 @pytest.mark.parametrize(
     ("text", "ages"),
     [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..alert_rules.expression import Sample, Value
 
@@ -72,6 +72,8 @@ class Tracks:
         self.tracks: dict[str, Track] = {}
         self.window_s = 0.0
         self._updated_s: float | None = None
+        self._before_s = 0.0  # when the round before this one began
+        self._step_s = STEP_S
         self._zero: Row = tuple(None if at == self.age_at else 0.0 for at in range(len(columns)))
         self.is_first = True
 
@@ -105,11 +107,11 @@ class Tracks:
                 return since_s + age_s
         return math.inf
 
-    def keep(self, names: Mapping[str, object] | set[str]) -> None:
+    def keep(self, names: Iterable[str]) -> None:
         """Forget the subjects that are gone."""
-        if len(self.tracks) > len(names):
-            for name in [name for name in self.tracks if name not in names]:
-                del self.tracks[name]
+        # Their number says nothing: where queues are read in turn, a new one has no track yet.
+        for name in self.tracks.keys() - names:
+            del self.tracks[name]
 
 
 class SubjectSource:

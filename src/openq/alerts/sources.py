@@ -247,9 +247,8 @@ class Sources:
             time.sleep(0)  # the event loop gets the interpreter
         tracks.keep(settings)
         for known in (self._times, self._marks):
-            if len(known) > len(settings):
-                for name in [name for name in known if name not in settings]:
-                    del known[name]
+            for name in known.keys() - settings:
+                del known[name]
         self._unsteady &= settings.keys()
         if self._wants("total."):
             self._total(now_s)
