@@ -75,7 +75,7 @@ class EventHistories:
 
 
 def open_histories(directory: str, first: str, end: int, io: DiskIo) -> EventHistories:
-    """Before anything is appended to the journal: where a history begins is on disk before its first event."""
+    """Before anything is appended to the journal: its beginning is on disk before its first event."""
     try:
         known = read_histories(directory)
     except (OSError, ValueError) as error:
