@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from openq.auth.rules import Rule
-from openq.broker.events import ALERT
+from openq.broker.events import ALERT, Event
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.model import ENCODING_TEXT, Draft, QueueSettings
+from openq.webhooks.declarer import Declarer
 from openq.webhooks.model import EventSelection, Webhook
 from openq.webhooks.store import WebhookStore
 from tests.http_endpoint import Endpoint
@@ -26,6 +27,7 @@ EVERYTHING = Rule("allow", frozenset({"manage", "receive", "send", "peek"}), "*"
 
 class Place:
     def __init__(self, server: InProcessServer, broker: LocalBroker, endpoint: Endpoint) -> None:
+        self._context = server.server.context
         self.store = server.server.store
         self.broker = broker
         self.endpoint = endpoint
@@ -35,6 +37,10 @@ class Place:
         self.store.add_user(name, rules=list(rules), **fields)
         token = self.store.create_token(name, "test")
         return Client(self._url, headers={"authorization": f"Bearer {token}"})
+
+    def declarer(self, user: str) -> Declarer:
+        webhook = Webhook(name="all", url=self.endpoint.url, events=EventSelection(), declared_by=user)
+        return Declarer(self._context, webhook)
 
     def guest(self) -> Client:
         return Client(self._url)
@@ -103,6 +109,37 @@ def test_queues_with_a_policy_are_left_out_once_the_user_is_gone(place: Place) -
     place.publish("closed-to-friend", "for nobody")
 
     assert place.sent_until("last") == ["for boss", "first", "last"]
+
+
+def test_the_last_policy_of_a_queue_still_counts_once_the_queue_is_deleted(place: Place) -> None:
+    place.user("boss", EVERYTHING)
+    place.user("friend", EVERYTHING)
+    place.deny("closed", "boss")
+    boss, friend = place.declarer("boss"), place.declarer("friend")
+    event = Event("1", "published", 0, "closed")
+    assert (boss.may_see(event), friend.may_see(event)) == (False, True)
+
+    place.broker.delete("closed")
+    boss.refresh()
+    friend.refresh()
+
+    assert (boss.may_see(event), friend.may_see(event)) == (False, True)
+
+
+def test_of_a_queue_that_was_deleted_unseen_the_rules_of_the_user_decide(place: Place) -> None:
+    event = Event("1", "published", 0, "gone")
+    place.user("admin", role="admin")
+    place.user("boss", EVERYTHING)
+    place.user("other", Rule("allow", frozenset({"peek"}), "open"))
+    place.user("removed", EVERYTHING)
+    place.store.remove_user("removed")
+
+    assert [place.declarer(user).may_see(event) for user in ("admin", "boss", "other", "removed")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_alerts_of_the_whole_server_are_sent_for_administrators(place: Place) -> None:

@@ -21,11 +21,15 @@ def connection_may(
     sqs_action: str,
     peer: str,
     is_tls: bool,
+    last_policy: str | None = None,
 ) -> bool:
-    """`sqs_action` is what the policy of the queue must allow, under the conditions of this connection."""
+    """`sqs_action` is what the policy of the queue must allow, under the conditions of this connection.
+
+    `last_policy` counts if the queue is gone. Without one, only the rules of the caller do.
+    """
     account, name = split_name(queue_key)
     queue = context.broker.find_queue(queue_key)
-    policy = None if queue is None else queue.settings.notes.get(POLICY_NOTE)
+    policy = last_policy if queue is None else queue.settings.notes.get(POLICY_NOTE)
     if policy is None:
         return context.guard.may(principal, action, account, name)
     region = split_namespace(account)[0] or context.config.region
