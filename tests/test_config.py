@@ -30,7 +30,7 @@ from openq.errors import InvalidSetting
 from openq.journal.file_journal import MAX_SEGMENT
 from openq.journal.writer import MIN_SEGMENT
 from openq.model import ENCODING_JSON, QueueSettings, RetryPolicy
-from openq.parsing import read_seconds, read_size, toml_key, toml_text, without_password
+from openq.parsing import read_seconds, read_size, toml_key, toml_text, without_password, without_passwords
 from openq.settings import SETTINGS, merge_settings
 
 
@@ -543,6 +543,12 @@ def test_a_mistake_in_a_schedule_is_named_with_its_place(text: str, message: str
 )
 def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_a_text_is_shown_without_the_passwords_of_its_addresses() -> None:
+    text = "unreachable: redis://:p@ss@one:6379, redis://ann:a/b@two (ask me@example.org), then http://three"
+    shown = "unreachable: redis://:...@one:6379, redis://ann:...@two (ask me@example.org), then http://three"
+    assert without_passwords(text) == shown
 
 
 def test_several_processes_need_a_store_that_they_share(tmp_path: Path) -> None:

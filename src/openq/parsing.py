@@ -31,6 +31,7 @@ _FLAGS = {
 _SIZES = {"": 1, "b": 1, "k": _KIB, "kib": _KIB, "kb": 1000, "m": _MIB, "mib": _MIB, "mb": 10**6}
 _SIZES |= {"g": _GIB, "gib": _GIB, "gb": 10**9}
 _DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_ADDRESS = re.compile(r"\S+://\S+")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
 
 
@@ -214,6 +215,11 @@ def without_password(url: str) -> str:
     if not colon or "@" not in host:
         return url
     return f"{scheme}{slashes}{user}:...@{host.rpartition('@')[2]}"
+
+
+def without_passwords(text: str) -> str:
+    """A text that may be shown: each address in it without its password."""
+    return _ADDRESS.sub(lambda found: without_password(found[0]), text)
 
 
 def toml_key(name: str) -> str:

@@ -1,8 +1,8 @@
 """The values of subjects in the last hours, in memory: rows that changed, thinned to a budget. Pure.
 
-A row is held until the next one: an idle queue has one row, whatever the time is. The rows of a subject have
-the order of `Columns`. A window that reaches back before the first row uses that one. An age would change all
-the time, so a row has the time since when it grows.
+A row is held until the next one: an idle queue has one row, whatever the time is. Its values are in the order
+of the columns of its `Tracks`. A window that reaches back before the first row uses that one. An age would
+change all the time, so a row has the time since when it grows.
 """
 
 from __future__ import annotations

@@ -413,7 +413,7 @@ class AlertService:
         return [self._store_book, self._server_book] if self._is_owner else [self._server_book]
 
     def _own_alerts(self) -> dict[str, Alert]:
-        return {key: alert for book in self._books for key, alert in book.alerts.items()}
+        return {key: alert for book in self._books for key, alert in list(book.alerts.items())}
 
     def _report(self, transitions: Iterable[Alert], now_ms: int) -> None:
         for alert in transitions:

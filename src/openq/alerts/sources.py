@@ -7,7 +7,6 @@ or limited messages, and some others in turn. Where each queue is a question to 
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from collections import Counter, deque
@@ -25,7 +24,7 @@ from ..broker.workers import ENTRY_TTL_S, WorkerEntry, decode, worker_buckets
 from ..histograms import HistogramValue
 from ..metrics import Family
 from ..names import DEFAULT_ACCOUNT, split_name
-from ..parsing import without_password
+from ..parsing import without_password, without_passwords
 from ..server.context import ServerContext
 from ..server.log_metrics import log_metrics
 from ..webhooks.store import WebhookStore
@@ -40,7 +39,6 @@ CERTIFICATE_S = 30.0  # how often the file is looked at
 WORKER_SILENT_S = 8.0  # two heartbeats, and some
 MAX_PEERS = 5
 _HARMLESS = {NO_CREDENTIALS, UNKNOWN_SCHEME, "clock_skew"}  # a browser, a scraper: no attack
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 _GAUGES = ("ready", "delayed", "in_flight", "waiting_bytes", "oldest_age", "consumers", "limited")
 QUEUE_COLUMNS = (*COUNTERS, *_GAUGES, "wait", "publish_to_ack", "is_dead_letter", "is_paused")
@@ -75,7 +73,7 @@ class Sources:
         self._sync = RecentQuantile()
         self._lag = RecentQuantile()
         self._certificate: tuple[float, str, float | None] = (-1e9, "", None)
-        self._workers: dict[str, tuple[WorkerEntry, int, float]] = {}  # name -> entry, changed, missing since
+        self._workers: dict[str, tuple[WorkerEntry, int]] = {}  # name -> entry, changed
         self._replacements: set[str] = set()  # workers that were started instead of one that died
         self.replicas_seen = 0
         self.peers: deque[RefusedLogin] = deque(maxlen=200)
@@ -143,9 +141,8 @@ class Sources:
         used, most = _sum(families.get("process_open_fds")), _sum(families.get("process_max_fds"))
         syncs = _histogram(families.get("openq_journal_sync_seconds"))
         lag = _histogram(families.get("openq_event_loop_lag_seconds"))
-        refused = sum(
-            count for (_, reason), count in context.guard.refused.counts.items() if reason not in _HARMLESS
-        )
+        counts = list(context.guard.refused.counts.items())  # the loop adds reasons
+        refused = sum(count for (_, reason), count in counts if reason not in _HARMLESS)
         return {
             "healthy": float(health.ok),
             "disk_full": float(health.disk_full),
@@ -337,9 +334,8 @@ class Sources:
         for stored in self._webhooks.list():
             webhook = stored.webhook
             reason = webhook.reason or ""
-            by_server = not webhook.enabled and reason.startswith("HTTP 410")
             names = {"reason": f": its endpoint answered {reason}" if reason else ""}
-            found[webhook.name] = (float(webhook.enabled), float(by_server)), names
+            found[webhook.name] = (float(webhook.enabled), float(webhook.is_gone)), names
         self._update("webhook", found, now_s)
 
     def _read_schedules(self, now_s: float) -> None:
@@ -352,7 +348,7 @@ class Sources:
     def _read_workers(self, now_s: float) -> None:
         """A process that ends removes its entry; the entry of one that dies is not renewed, and expires."""
         kv, now_ms = self._broker.kv, self._context.now_ms()
-        seen: dict[str, tuple[WorkerEntry, int, float]] = {}
+        seen: dict[str, tuple[WorkerEntry, int]] = {}
         for account, bucket in worker_buckets(kv):
             after = ""
             while page := kv.list(bucket, "", after):
@@ -361,15 +357,15 @@ class Sources:
                     worker = decode(entry.value, WorkerEntry)
                     if worker is not None and worker.name == entry.key:
                         name = entry.key if account == DEFAULT_ACCOUNT else f"@{account}/{entry.key}"
-                        seen[name] = worker, entry.changed_ms, 0.0
+                        seen[name] = worker, entry.changed_ms
                 after = page[-1].key
-        for name, (worker, changed_ms, _) in self._workers.items():
+        for name, (worker, changed_ms) in self._workers.items():
             if name in seen or now_ms - changed_ms < ENTRY_TTL_S * 1000 or worker.state == "stopping":
                 continue
             if not self._is_replaced(worker, changed_ms, seen):
-                seen[name] = worker, changed_ms, now_s
+                seen[name] = worker, changed_ms
         found: dict[str, tuple[Row, Mapping[str, str]]] = {}
-        for name, (worker, changed_ms, _) in list(seen.items()):
+        for name, (worker, changed_ms) in list(seen.items()):
             silent_s = (now_ms - changed_ms) / 1000
             if silent_s > 86_400:
                 del seen[name]
@@ -385,11 +381,11 @@ class Sources:
         self._update("worker", found, now_s)
 
     def _is_replaced(
-        self, worker: WorkerEntry, changed_ms: int, seen: Mapping[str, tuple[WorkerEntry, int, float]]
+        self, worker: WorkerEntry, changed_ms: int, seen: Mapping[str, tuple[WorkerEntry, int]]
     ) -> bool:
         """Whether it was started again, by its supervisor or by an operator. Each start replaces one."""
         self._replacements &= seen.keys()
-        for name, (other, _, _) in seen.items():
+        for name, (other, _) in seen.items():
             if name not in self._replacements and _replaces(other, worker, changed_ms):
                 self._replacements.add(name)
                 return True
@@ -431,7 +427,7 @@ class Sources:
         health, config = self.health, self._context.config
         detail = "; ".join((health.detail, *health.degraded)) if not health.ok or health.degraded else ""
         names = {
-            "detail": f": {_LOGIN.sub('...@', detail)[:500]}" if detail else "",
+            "detail": f": {without_passwords(detail)[:500]}" if detail else "",
             "full_place": "Redis" if config.store is not None else f"the disk of {config.data}",
             "certificate": config.tls_cert or "",
             "peers": self._peers(),
