@@ -58,6 +58,7 @@ STEADY_S = 20.0  # a process that served so long begins with the first delay aga
 COLLECT_S = 3.0  # how long a scrape waits for the figures of a process that does not answer
 KILL_S = 30.0  # after the time for running requests
 ALIVE_S = 1.0  # how often the loop of a process says that it runs
+MAX_UNSENT = 4 << 20  # bytes for a process that does not read
 MAX_VIEWS = 16  # pages of metrics whose totals are remembered
 _TICK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -79,6 +80,7 @@ class _Process:
         self.channel: socket.socket | None = None
         self.decoder = Decoder()
         self.unsent = bytearray()
+        self.held: dict[type[Message], Message] = {}  # the last one of each kind, behind `unsent`
         self.sockets: Sockets = {}
         self.is_ready = False
         self.started_s = 0.0
@@ -289,6 +291,7 @@ class GroupSupervisor:
         ours.setblocking(False)
         process.pid, process.channel = pid, ours
         process.decoder, process.unsent, process.is_ready = Decoder(), bytearray(), False
+        process.held.clear()
         process.started_s = process.alive_s = time.monotonic()
         self._selector.register(ours, selectors.EVENT_READ, process)
         return None
@@ -331,12 +334,13 @@ class GroupSupervisor:
                 self._ended(process, os.waitstatus_to_exitcode(status))
 
     def _ended(self, process: _Process, code: int) -> None:
+        pid, was_ready = process.pid, process.is_ready
+        process.pid = 0  # from now on it may be the number of another process
         if process.channel is not None:
             self._read(process)  # what it said last
             if process.channel is not None:
                 self._close_channel(process)
-        pid, was_ready = process.pid, process.is_ready
-        process.pid, process.is_ready = 0, False
+        process.is_ready = False
         self._reload_ended(process)
         for totals in process.totals.values():
             totals.end()
@@ -404,9 +408,14 @@ class GroupSupervisor:
         process.channel = None
 
     def _send(self, process: _Process, message: Message) -> None:
-        if process.channel is not None:
-            process.unsent += encode(message)
-            self._write(process)
+        if process.channel is None:
+            return
+        # It asked for sums, so it reads; their size says nothing.
+        if len(process.unsent) > MAX_UNSENT and not isinstance(message, Sums):
+            process.held[type(message)] = message
+            return
+        process.unsent += encode(message)
+        self._write(process)
 
     def _write(self, process: _Process) -> None:
         channel = process.channel
@@ -415,6 +424,9 @@ class GroupSupervisor:
         try:
             while process.unsent:
                 del process.unsent[: channel.send(process.unsent)]
+                if not process.unsent:
+                    process.unsent += b"".join(map(encode, process.held.values()))
+                    process.held.clear()
         except BlockingIOError:
             pass
         except OSError:
@@ -439,7 +451,8 @@ class GroupSupervisor:
                 if each is not process and each.is_ready:
                     self._send(each, message.message)
         elif isinstance(message, Ready):
-            self._is_ready(process, message.text)
+            if process.pid:
+                self._is_ready(process, message.text)
         elif isinstance(message, ReloadOthers):
             self._was_reloaded = True
             self._signal_all(signal.SIGHUP, but=process)
