@@ -90,6 +90,25 @@ def test_an_amqp_consumer_whose_prefetch_is_used_up_is_named(places: tuple[Serve
     connection.close()
 
 
+def test_of_an_amqp_consumer_without_a_prefetch_no_credit_is_told(places: tuple[Served, int]) -> None:
+    server, amqp_port = places
+    client = Client(server.url)
+    client.queue("channel")
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", amqp_port))
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1, global_qos=True)
+    channel.basic_consume("channel", lambda *_: None, consumer_tag="reader")
+    publish(client, "channel")
+    id = publish(client, "channel")
+    until(lambda: client.get("/consumers?queue=channel").value["consumers"][0]["in_flight"] == 1)
+
+    assert why(client, "channel", id) == (
+        "ready: it is next; consumer reader takes none now: "
+        "it has no limit of its own; its channel may have one, or be paused"
+    )
+    connection.close()
+
+
 def test_a_webhook_that_cannot_send_is_named(places: tuple[Served, int]) -> None:
     client = Client(places[0].url)
     client.queue("hooked", retry="none")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..model import Delivery, Entry
@@ -17,6 +17,7 @@ class Why:
 
     code: str
     text: str
+    lacks_consumer: bool = field(default=False, repr=False)  # the text ends with `NO_CONSUMER`
 
 
 class QueuePosition(NamedTuple):
@@ -62,4 +63,4 @@ def why_waiting(entry: Entry, position: QueuePosition, consumers: int) -> Why:
         waiting = "1 message is ahead of it"
     else:
         waiting = f"{many}{position.ahead} messages are ahead of it"
-    return Why("ready", f"ready: {waiting}{'' if consumers else NO_CONSUMER}")
+    return Why("ready", f"ready: {waiting}{'' if consumers else NO_CONSUMER}", lacks_consumer=not consumers)

@@ -19,7 +19,7 @@ MAX_SHOWN = 3
 
 def with_consumers(why: Why, context: ServerContext, queue_key: str) -> Why:
     """In a thread: what `why` says of consumers is replaced by what this server knows of them."""
-    if not why.text.endswith(NO_CONSUMER):
+    if not why.lacks_consumer:
         return why
     connections = [*context.connections.here(), *context.fleet.connections_elsewhere()]
     found = [
@@ -42,9 +42,11 @@ def _state(connection: ConnectionInfo, consumer: ConsumerInfo) -> str:
     if not consumer.active:
         return "waits for its turn to be the active one"
     credit = consumer.credit
+    if credit is None:
+        return "takes none now: it has no limit of its own; its channel may have one, or be paused"
     if credit == 0:
         return "is paused: its credit is 0"
-    if credit is not None and consumer.in_flight >= credit:
+    if consumer.in_flight >= credit:
         return (
             f"has the {credit} that it takes at a time"
             if credit > 1
