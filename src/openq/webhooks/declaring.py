@@ -61,6 +61,7 @@ def declare_webhook(service: WebhookService, name: str, fields: Mapping[str, Any
             secrets=secrets,
             enabled=known is None or known.enabled,
             reason=None if known is None else known.reason,
+            is_gone=known is not None and known.is_gone,
             created_ms=now_ms if known is None else known.created_ms,
             position=first if known is None or known.events is None else known.position,
         )

@@ -65,6 +65,7 @@ class Webhook(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_attempts: int | None = None  # for an event; None: until it is delivered. Messages: the queue's
     enabled: bool = True
     reason: str | None = None  # why it is disabled
+    is_gone: bool = False  # disabled because its endpoint answered 410
     created_ms: int = 0
     position: str | None = None  # of events: where it began
     declared_by: str | None = None  # a user; "": the configuration, or a server without users; None: unknown

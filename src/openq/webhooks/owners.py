@@ -1,7 +1,8 @@
 """Which server sends a webhook, where several share a store: a key with a TTL, which its owner renews.
 
-Versions of keys grow and are never used again. The version with which a server became the owner is its term:
-positions of events are stored with it, so that an owner that lost its term without noticing changes nothing.
+Versions of keys grow and are never used again. A server renews its key with the version that it wrote, so one
+that lost the key without noticing learns it then. Meanwhile both may send. What they store is safe by itself:
+each key is stored with its own version, see `positions.py`.
 """
 
 from __future__ import annotations

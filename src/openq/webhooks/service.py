@@ -260,18 +260,18 @@ class WebhookService:
         sender.stop(stopped)
 
     def _disable(self, webhook: Webhook, reason: str) -> None:
-        """In a thread: nobody asked for it, so it is an alert too."""
-        self.disable(webhook.name, reason)
+        """In a thread: its endpoint is gone. Nobody asked for it, so it is an alert too."""
+        self.disable(webhook.name, reason, is_gone=True)
         text = f"webhook {split_name(webhook.name)[1]!r} is disabled: {reason}"
         self.context.broker.events.add(ALERT, webhook.queue or "", {"text": text})
 
-    def disable(self, name: str, reason: str | None) -> Webhook:
+    def disable(self, name: str, reason: str | None, *, is_gone: bool = False) -> Webhook:
         """In a thread."""
 
         def change(known: Webhook | None) -> Webhook:
             if known is None:
                 return self.store.get(name)  # raises WebhookNotFound
-            return msgspec.structs.replace(known, enabled=False, reason=reason)
+            return msgspec.structs.replace(known, enabled=False, reason=reason, is_gone=is_gone)
 
         changed = self.store.change(name, change)
         self.changed()
@@ -283,7 +283,7 @@ class WebhookService:
         def change(known: Webhook | None) -> Webhook:
             if known is None:
                 return self.store.get(name)
-            return msgspec.structs.replace(known, enabled=True, reason=None)
+            return msgspec.structs.replace(known, enabled=True, reason=None, is_gone=False)
 
         changed = self.store.change(name, change)
         self.changed()
