@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from openq.broker.events import ALERT
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.webhooks import declaring, delivery_log, single
@@ -23,6 +25,24 @@ CONFIG = Config(memory=True, drain_timeout_s=1, webhook_allow=("127.0.0.1",))
 def server() -> Iterator[InProcessServer]:
     with in_process_server(LocalBroker(), replace(CONFIG)) as running:
         yield running
+
+
+def test_an_event_that_cannot_be_written_takes_no_others_of_its_batch_with_it(endpoint: Endpoint) -> None:
+    broker = LocalBroker()
+    with in_process_server(broker, CONFIG) as running:
+        client = Client(f"http://127.0.0.1:{running.port}")
+        client.put("/webhooks/all", {"url": endpoint.url, "events": {"events": ["alert"]}, "batch": 10})
+        client.post("/webhooks/all/disable", {})
+        until(lambda: client.get("/webhooks/all").value["status"]["state"] == "disabled")
+        for text in ("first", "\ud800", "third", "fourth"):
+            broker.events.add(ALERT, "", {"text": text})
+        client.post("/webhooks/all/enable", {})
+        until(lambda: len(endpoint.seen) == 3)
+        broker.events.add(ALERT, "", {"text": "last"})
+        until(lambda: len(endpoint.seen) == 4)
+
+    texts = [[each["detail"]["text"] for each in json.loads(body)] for body in endpoint.bodies]
+    assert texts == [["first"], ["third"], ["fourth"], ["last"]]
 
 
 @pytest.fixture

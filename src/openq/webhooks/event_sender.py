@@ -74,6 +74,7 @@ class EventSender:
         self._next: str | None = None  # where the page ends
         self._waiting: deque[Item] = deque()  # of the page, not delivered yet
         self._attempts = 0  # for the first of them
+        self._alone = 0  # so many are sent by themselves, because their batch could not be written
         self._not_before_s = 0.0  # on the clock of the loop
         self._is_started = self._is_reading = self._is_at_end = False
         self._is_unsaved = self._is_saving = False
@@ -244,12 +245,17 @@ class EventSender:
             self._wake_in(wait_s)
 
     def _send(self) -> None:
-        count = min(self.webhook.batch, len(self._waiting))
+        count = min(1 if self._alone else self.webhook.batch, len(self._waiting))
         items = [self._waiting[at] for at in range(count)]
         self._attempts += 1
-        if not self._requests.post(items, self._attempts, partial(self._answered, items)):
+        if self._requests.post(items, self._attempts, partial(self._answered, items)):
+            return
+        if count > 1:
+            self._alone = count  # one of them cannot be written: only that one is dropped
+            self._attempts -= 1
+        else:
             self._done(items)
-            self.wake()
+        self.wake()
 
     def _answered(self, items: list[Item], outcome: AttemptOutcome) -> None:
         self._conclude(items, outcome)
@@ -283,6 +289,7 @@ class EventSender:
     def _done(self, items: list[Item]) -> None:
         for _ in items:
             self._waiting.popleft()
+        self._alone = max(0, self._alone - len(items))
         self._attempts = 0
         self._not_before_s = 0.0
         # The id of a gap is not a position: the page before it is.
