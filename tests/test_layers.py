@@ -233,7 +233,7 @@ def test_the_journal_knows_the_engine_in_one_place() -> None:
 # The data pipeline meets the rest of OpenQ at few places (docs/ARCHITECTURE.md, "The data pipeline").
 HISTORY_USES = (
     *("openq.amqp_fields", "openq.engine.records", "openq.engine.record_values"),
-    *("openq.errors", "openq.journal", "openq.model"),
+    *("openq.errors", "openq.journal", "openq.model", "openq.trace_context"),
 )
 PIPELINE_USES = (
     *("openq.client", "openq.config", "openq.errors", "openq.history", "openq.packed", "openq.parsing"),

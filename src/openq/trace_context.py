@@ -13,6 +13,8 @@ from typing import NamedTuple
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 AMAZON = "openq.trace"  # X-Ray's header, as an attribute
+AMAZON_HEADER = "x-amzn-trace-id"  # of HTTP requests and of AMQP messages
+AMAZON_SYSTEM_ATTRIBUTE = "AWSTraceHeader"  # of SQS
 
 _MAX_STATE = 512  # characters: longer ones may be dropped, says the standard
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?", re.ASCII)

@@ -14,6 +14,7 @@ from openq.engine.record_values import pack_value, unpack_value
 from openq.sqs import message_attributes, queue_attributes
 from openq.sqs.errors import SqsError
 from openq.sqs.requests import AttributeValues, DeleteMessageBatchRequestEntry, MessageAttributeValue
+from openq.trace_context import AMAZON_SYSTEM_ATTRIBUTE
 from tests.sqs.model import DESCRIPTION
 
 
@@ -135,7 +136,7 @@ def test_the_names_of_attributes_are_those_of_the_model() -> None:
     assert {*message_attributes.MESSAGE_SYSTEM_ATTRIBUTES, "All"} == set(
         shapes["MessageSystemAttributeName"]["enum"]
     )
-    assert shapes["MessageSystemAttributeNameForSends"]["enum"] == [message_attributes.TRACE_HEADER]
+    assert shapes["MessageSystemAttributeNameForSends"]["enum"] == [AMAZON_SYSTEM_ATTRIBUTE]
 
 
 # Message attributes on their way in.

@@ -32,8 +32,6 @@ from .shown import DELAY_HEADERS as DELAY_HEADERS
 from .shown import GROUP_HEADER as GROUP_HEADER
 from .shown import HIDDEN_HEADERS as HIDDEN_HEADERS
 from .shown import MAX_ID_CHARS as MAX_ID_CHARS
-from .shown import TRACE_ATTRIBUTE as TRACE_ATTRIBUTE
-from .shown import TRACE_HEADER as TRACE_HEADER
 from .shown import amqp_properties_of as amqp_properties_of
 from .shown import attributes_from as attributes_from
 from .shown import attributes_of as attributes_of

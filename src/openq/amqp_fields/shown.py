@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from ..trace_context import AMAZON, AMAZON_HEADER
 from .content_header import SHORT_KIND, AmqpProperties, decode, encode, end_of_field, flags_of
 from .tables import (
     MAX_DEPTH,
@@ -21,8 +22,6 @@ MAX_ID_CHARS = 1024  # characters of a group or a deduplication id, which are ke
 
 GROUP_HEADER = "x-group-id"
 DEDUP_HEADER = "x-deduplication-header"
-TRACE_HEADER = "x-amzn-trace-id"
-TRACE_ATTRIBUTE = "openq.trace"
 DELAY_HEADERS = ("x-delay", "openq.delay")
 
 
@@ -80,7 +79,7 @@ def attributes_from(properties: AmqpProperties) -> dict[str, object]:
             continue
         if (name == GROUP_HEADER and group_of(headers)) or (name == DEDUP_HEADER and dedup_of(headers)):
             continue
-        attributes[TRACE_ATTRIBUTE if name == TRACE_HEADER else _clean_name(name)] = plain_value(value)
+        attributes[AMAZON if name == AMAZON_HEADER else _clean_name(name)] = plain_value(value)
     for name in ATTRIBUTE_PROPERTIES:
         value = getattr(properties, name)
         if value is not None:
@@ -194,7 +193,7 @@ def amqp_properties_of(
         if name in ATTRIBUTE_PROPERTIES and _fits(name, value):
             setattr(properties, name, value)
         else:
-            name = TRACE_HEADER if name == TRACE_ATTRIBUTE else _truncated(name)
+            name = AMAZON_HEADER if name == AMAZON else _truncated(name)
             headers.setdefault(name, _table_value(value, 0))
     if group is not None:
         headers[GROUP_HEADER] = _table_value(group, 0)

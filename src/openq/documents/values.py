@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import InvalidSetting
 from ..model import FOREVER_MS
+from ..trace_context import AMAZON
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -134,7 +135,7 @@ def read_attributes(attributes: dict[str, Any], is_json: bool) -> dict[str, obje
 
 def _is_known(name: str, value: object) -> bool:
     """Reserved attributes of other protocols, which a forwarded message may have."""
-    if name == "openq.trace":
+    if name == AMAZON:
         return isinstance(value, str)
     return (
         name == "openq.sqs-types"

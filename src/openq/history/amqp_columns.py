@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from openq import amqp_fields
-from openq.amqp_fields import DEDUP_HEADER, GROUP_HEADER, MAX_ID_CHARS, TRACE_ATTRIBUTE, TRACE_HEADER
+from openq.amqp_fields import DEDUP_HEADER, GROUP_HEADER, MAX_ID_CHARS
 from openq.history.option_columns import slices
 from openq.history.property_values import TRACE_NAMES, TYPES_NAME, Attribute, attribute_of, text_of, trace_of
 from openq.history.schema import arrow_schema
 from openq.history.segments import Array
+from openq.trace_context import AMAZON, AMAZON_HEADER
 
 _MAX_ITEMS = 64  # of a table; each takes a step
 _UNKNOWN, _SIZED = -2, -1
@@ -42,7 +43,7 @@ _KINDS = ("String", "Number", "Json", "Binary")
 _STRING, _NUMBER, _JSON, _BINARY = range(4)
 _OPENQ_HEADERS = ("openq.replay_of", "openq.replay_count", "openq.batch")
 # Headers whose names mean something else among attributes.
-_ODD_NAMES = frozenset((TRACE_ATTRIBUTE, TYPES_NAME, *amqp_fields.ATTRIBUTE_PROPERTIES))
+_ODD_NAMES = frozenset((AMAZON, TYPES_NAME, *amqp_fields.ATTRIBUTE_PROPERTIES))
 _ATTRIBUTE_FIELDS = list(arrow_schema("messages").field("attributes").type.item_type)
 
 
@@ -307,7 +308,7 @@ class AmqpColumns:
         order = np.argsort(all_rows, kind="stable")
         names = pa.array(
             [
-                *(TRACE_ATTRIBUTE if name == TRACE_HEADER else name for name in self._names),
+                *(AMAZON if name == AMAZON_HEADER else name for name in self._names),
                 *(name for name, _, _ in self._props),
             ],
             pa.string(),

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from openq.amqp_fields import TRACE_ATTRIBUTE, TRACE_HEADER, MalformedProperties, attributes_from, decode
+from openq.amqp_fields import MalformedProperties, attributes_from, decode
 from openq.model import Properties
+from openq.trace_context import AMAZON, AMAZON_HEADER, AMAZON_SYSTEM_ATTRIBUTE
 
 Attribute = tuple[str, str | None, bytes | None]  # type, string, binary
 
@@ -30,7 +31,7 @@ class PropertyValues(NamedTuple):
 
 
 TYPES_NAME = "openq.sqs-types"
-_AMAZON_NAMES = ("AWSTraceHeader", "X-Amzn-Trace-Id", TRACE_HEADER, TRACE_ATTRIBUTE)
+_AMAZON_NAMES = (AMAZON_SYSTEM_ATTRIBUTE, "X-Amzn-Trace-Id", AMAZON_HEADER, AMAZON)
 TRACE_NAMES = ("traceparent", *_AMAZON_NAMES, "trace_id")
 _MAX_COUNT = (1 << 31) - 1
 

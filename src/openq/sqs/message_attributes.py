@@ -19,7 +19,14 @@ from typing import Protocol
 
 import msgspec
 
-from ..trace_context import TRACEPARENT, read_parent, write_amazon
+from ..trace_context import (
+    AMAZON,
+    AMAZON_HEADER,
+    AMAZON_SYSTEM_ATTRIBUTE,
+    TRACEPARENT,
+    read_parent,
+    write_amazon,
+)
 from .errors import (
     ALLOWED_CHARACTERS,
     batch_entry_ids_not_distinct,
@@ -54,10 +61,8 @@ NUMBER_EXPONENTS = range(-128, 127)
 
 RESERVED = "openq."
 TYPES = "openq.sqs-types"
-TRACE = "openq.trace"
 MESSAGE_TYPE = "message_type"
-TRACE_HEADER = "AWSTraceHeader"
-TRACE_FIELD = b"x-amzn-trace-id"  # the HTTP header by which X-Ray's clients and load balancers pass it on
+TRACE_FIELD = AMAZON_HEADER.encode()  # by which X-Ray's clients and load balancers pass it on
 MAX_TRACE = 1_024  # bytes of that header; it does not count towards the size of the message
 
 MESSAGE_SYSTEM_ATTRIBUTES = (
@@ -68,7 +73,7 @@ MESSAGE_SYSTEM_ATTRIBUTES = (
     "SequenceNumber",
     "MessageDeduplicationId",
     "MessageGroupId",
-    TRACE_HEADER,
+    AMAZON_SYSTEM_ATTRIBUTE,
     "DeadLetterQueueSourceArn",
 )
 
@@ -165,7 +170,7 @@ def check_message_attributes(attributes: AttributeValues, limit: int | None = MA
 def check_system_attributes(attributes: AttributeValues) -> None:
     """Only the trace header may be sent, as a String. System attributes do not count towards the size."""
     for name, value in attributes.items():
-        if name != TRACE_HEADER:
+        if name != AMAZON_SYSTEM_ATTRIBUTE:
             raise invalid_parameter_value(f"Message system attribute name '{name}' is invalid.")
         if value.data_type != "String" or not value.string_value:
             raise invalid_parameter_value(
@@ -310,9 +315,9 @@ def to_openq(
     if types:
         ours[TYPES] = types
     if system_attributes:
-        trace = system_attributes.get(TRACE_HEADER)
+        trace = system_attributes.get(AMAZON_SYSTEM_ATTRIBUTE)
         if trace is not None:
-            ours[TRACE] = trace.string_value or ""
+            ours[AMAZON] = trace.string_value or ""
     return message_type, ours or None
 
 
@@ -342,14 +347,14 @@ def trace_of(field: bytes | None) -> AttributeValues | None:
     text = field.decode("ascii").strip()
     if not text or not text.isprintable():
         return None
-    return {TRACE_HEADER: MessageAttributeValue(string_value=text, data_type="String")}
+    return {AMAZON_SYSTEM_ATTRIBUTE: MessageAttributeValue(string_value=text, data_type="String")}
 
 
 def trace_header(attributes: Mapping[str, object] | None) -> str | None:
     """`AWSTraceHeader`, which SQS returns as a system attribute: as it was sent, or from a `traceparent`."""
     if not attributes:
         return None
-    trace = attributes.get(TRACE)
+    trace = attributes.get(AMAZON)
     if isinstance(trace, str):
         return trace
     parent = read_parent(attributes.get(TRACEPARENT))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..errors import MessageNotFoundError, OpenQError, TooManyInFlight, VisibilityTimeoutExpired
 from ..model import ENCODING_TEXT, Delivery, Draft, Entry
 from ..server import long_polls
+from ..trace_context import AMAZON_SYSTEM_ATTRIBUTE
 from . import errors
 from . import message_attributes as attrs
 from . import requests as sqs
@@ -457,10 +458,10 @@ def system_attributes(
     if "SequenceNumber" in wanted and queue.fifo:
         # The position in this queue: a moved message is behind those that were here before.
         found["SequenceNumber"] = sequence_text(entry.seq)
-    if attrs.TRACE_HEADER in wanted and properties is not None:
+    if AMAZON_SYSTEM_ATTRIBUTE in wanted and properties is not None:
         trace = attrs.trace_header(properties.attributes)
         if trace is not None:
-            found[attrs.TRACE_HEADER] = trace
+            found[AMAZON_SYSTEM_ATTRIBUTE] = trace
     return found
 
 
