@@ -23,6 +23,7 @@ def arm_leases(engine: Engine, queue: QueueState, seqs: Sequence[int], until_ms:
         engine.timers.add(until_ms, (LEASE, queue, seqs))
     else:
         _compact(queue)
+        # Of a queue that only delivers, too: keys are forgotten by publishes, and here once in a second.
         queue.forget_dedup(now_ms)
         queue.lease_buckets[bucket] = list(seqs)
         engine.timers.add(bucket << BUCKET_BITS, (LEASES, queue, bucket))

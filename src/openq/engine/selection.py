@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def select(engine: Engine, queue: QueueState, wanted: MessageFilter, limit: int, now_ms: int) -> list[Entry]:
-    """Take the first messages that match; the last one comes first. Others are skipped."""
+    """Take the first messages that match, in the order of the queue; others are skipped. Returned in reverse.
+
+    The groups of a standard queue are gone through in the order of their turns, but a match that is not the
+    next message of the queue is taken without ending a turn: the next receive begins with the same group.
+    """
     found: list[Entry] = []
     held: set[str | None] = set()
     limits = queue.limits
@@ -49,9 +53,7 @@ def select(engine: Engine, queue: QueueState, wanted: MessageFilter, limit: int,
             group in held or queue.ready.is_held(entry) or entry.seq in queue.delayed  # type: ignore[union-attr]
         ):
             held.add(group)
-        elif wanted.has_type(entry.options) and (
-            not wanted.attributes or _has_attributes(engine, entry, wanted)
-        ):
+        elif wanted.has_type(entry.options) and _has_attributes(engine, entry, wanted):
             found.append(entry)
             if limits is not None:
                 left[group] -= 1
