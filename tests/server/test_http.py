@@ -508,7 +508,7 @@ def test_an_answer_that_fails_later_is_still_an_answer(running: Running) -> None
     with Client(running.port) as client:
         client.send(post(path=b"/wait") + post(b"next"))
         until(lambda: len(running.waiting) == 1)
-        running.on_loop(lambda: running.waiting[0].later(fail))
+        running.on_loop(lambda: running.waiting[0].run_guarded(fail))
 
         assert client.answer()[0] == 500
         assert client.answer()[2] == b"POST / next"

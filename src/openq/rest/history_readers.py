@@ -57,7 +57,7 @@ class _ReadJob:
         if not self.is_over:
             self.is_over = True
             self.call.request.on_gone = None
-            self.call.request.later(self.call.fail, error)
+            self.call.request.run_guarded(self.call.fail, error)
 
     def allowed(self, names: list[str]) -> list[str]:
         """The queues, by qualified name, whose messages the caller may peek."""
@@ -335,7 +335,7 @@ class ReaderPool:
                 return
             job.is_over = True
             job.call.request.on_gone = None
-            job.call.request.later(job.then, data)
+            job.call.request.run_guarded(job.then, data)
             self.hold(job.call.request)
 
         if job.is_over:

@@ -161,12 +161,12 @@ class _EndPoll:
     def fail(self, error: BaseException) -> None:
         self._leave()
         if not self._call.request.gone:
-            self._call.request.later(self._call.fail, error)
+            self._call.request.run_guarded(self._call.fail, error)
 
     def end(self) -> None:
         self._leave()
         if not self._call.request.gone:
-            self._call.request.later(_answer_end, self._call, self._seen)
+            self._call.request.run_guarded(_answer_end, self._call, self._seen)
 
     def _leave(self) -> None:
         context = self._call.context

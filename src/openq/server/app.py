@@ -205,7 +205,7 @@ class Server:
 
     def _enter(self, request: HttpRequest) -> None:
         """Handle a request whose handler may wait for the store; errors are answered too."""
-        self.context.enter(request.later, self.router.handle, request)
+        self.context.enter(request.run_guarded, self.router.handle, request)
 
     def _require_auth(self) -> None:
         config = self.config

@@ -148,8 +148,8 @@ class HttpRequest:
         """Bytes of replies that its connection could not send yet."""
         return self._connection.unsent
 
-    def later(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Run `work`, which answers this request after its handler has returned. An exception is logged and
+    def run_guarded(self, work: Callable[..., None], *arguments: object) -> bool:
+        """Run `work` now. It answers this request, whose handler has returned. An exception is logged and
         answered with 500; then False is returned."""
         try:
             work(*arguments)

@@ -79,7 +79,7 @@ def receive(
                 max_in_flight,
             )
         except OpenQError as error:
-            request.later(then, [], error)
+            request.run_guarded(then, [], error)
 
     if deliveries or wait_s <= 0:
         load_and_answer(context, request, queue, deliveries, then, max_bytes, again)
@@ -120,13 +120,13 @@ def load_and_answer(
         if error is not None:
             # The client gets an error and does not know of them.
             release_deliveries(context, queue, deliveries)
-            request.later(then, [], error)
+            request.run_guarded(then, [], error)
         elif deliveries and not readable and again is not None:
             again()
         else:
             traffic = context.traffic
             (traffic.rest if request.target.startswith(_REST) else traffic.sqs).delivered += len(readable)
-            if not request.later(then, readable, None):
+            if not request.run_guarded(then, readable, None):
                 release_deliveries(context, queue, readable)
 
     location = broker.commit_location(deliveries)
@@ -228,7 +228,7 @@ class MessagePoll:
         self._finish()
         if not self.request.gone:
             self.request.keep_alive = False
-            self.request.later(self._then, [], ConnectionClosed(reason))
+            self.request.run_guarded(self._then, [], ConnectionClosed(reason))
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """The broker's lock is held; any thread."""
@@ -252,7 +252,7 @@ class MessagePoll:
             return  # served just now: `_served` is scheduled
         self._finish()
         if not self.request.gone:
-            self.request.later(self._then, [], None)
+            self.request.run_guarded(self._then, [], None)
 
     def _finish(self) -> None:
         self._over = True

@@ -83,7 +83,7 @@ class FastPath:
 
         def committed(error: OpenQError | None) -> None:
             if error is not None:
-                request.later(self._wire.fail, request, errors.from_openq(error))
+                request.run_guarded(self._wire.fail, request, errors.from_openq(error))
             else:
                 self._wire.send(request, reply)
 
@@ -122,11 +122,11 @@ class FastPath:
                     self._traffic.published += 1
                     self._wire.send(request, self._sent(seq, digest))
                 elif isinstance(error, OpenQError):
-                    request.later(self._wire.fail, request, errors.from_openq(error))
+                    request.run_guarded(self._wire.fail, request, errors.from_openq(error))
                 elif error is not None:
-                    request.later(self._wire.fail, request, errors.internal_error())
+                    request.run_guarded(self._wire.fail, request, errors.internal_error())
                 else:
-                    request.later(self._handle_slowly, request)  # the queue has changed in this turn
+                    request.run_guarded(self._handle_slowly, request)  # the queue has changed in this turn
 
             if self._publish_later(queue.queue_key, body, ENCODING_TEXT, properties, published):
                 return True
@@ -266,7 +266,7 @@ class FastPath:
                     self._traffic.acked += 1
                     self._wire.send(request, b"{}")
                 else:  # it is late, mostly: see below
-                    request.later(self._handle_slowly, request)
+                    request.run_guarded(self._handle_slowly, request)
 
             if self._ack_later(queue.queue_key, (seq, number), self._acking, acked):
                 return True

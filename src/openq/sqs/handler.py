@@ -298,9 +298,9 @@ class SqsHandler:
 
         def committed(error: OpenQError | None, reply: sqs.SqsReply | None) -> None:
             if error is not None:
-                request.later(wire.fail, request, errors.from_openq(error))
+                request.run_guarded(wire.fail, request, errors.from_openq(error))
             else:
-                request.later(wire.answer, request, name, reply)
+                request.run_guarded(wire.answer, request, name, reply)
 
         self._actions[name](call, wanted, answer)
 

@@ -72,7 +72,7 @@ def peek_messages(
             then(errors.internal_error())
 
     def done(body: bytes | None, failure: BaseException | None) -> None:
-        call.http.later(answer, body, failure)
+        call.http.run_guarded(answer, body, failure)
 
     call.context.run(look, done)
 
