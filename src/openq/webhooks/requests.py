@@ -61,8 +61,11 @@ class Requests:
         self._bucket = None if webhook.rate is None else TokenBucket(parse_rate(webhook.rate))
 
     def capacity(self, limit: int) -> tuple[int, float]:
-        """How many may be started now, of `limit` at once. If none: the seconds after which a pause or the
-        rate allows the next one; 0: when one that runs is answered."""
+        """How many requests may be started now, where `limit` may run at once; and a time in seconds.
+
+        The time counts if the number is 0: a pause or the rate allows the next request then. If the time is
+        0 too, the answer of a running request does.
+        """
         now_ms = self._context.now_ms()
         capacity = self.breaker.capacity(limit, self.running, now_ms)
         if not capacity:
