@@ -10,7 +10,6 @@ import msgspec
 if TYPE_CHECKING:
     from .http_request import HttpRequest
 
-PROTOCOLS = ("amqp", "ws", "sse", "http")
 MAX_REASON = 100  # characters; a close frame of a WebSocket has 123 bytes
 MAX_CLIENT = 200
 MAX_ERROR = 300
