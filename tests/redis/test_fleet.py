@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosedError
 
+from tests.http_endpoint import answer, serve_endpoint
 from tests.push.streams import opened
 from tests.redis.servers import Server
 from tests.rest.helpers import Client
@@ -69,3 +70,28 @@ def test_servers_and_connections_of_a_store_are_listed_by_each_server(fleet: lis
     until(lambda: sum("sweeper" in each["roles"] for each in servers(first)) == 1)
     second.stop()
     assert [each["url"] for each in servers(first)] == [first.url]
+
+
+def test_the_webhooks_of_a_queue_are_listed_as_consumers_by_each_server(redis_server: Server) -> None:
+    options = ["--store", redis_server.url, "--profile", "fast", "--webhook-allow", "127.0.0.1"]
+    started = [Served(options, free_port()) for _ in range(2)]
+    try:
+        clients = [Client(each.wait().url) for each in started]
+        with serve_endpoint() as endpoint:
+            endpoint.respond = lambda handler: endpoint.released.wait(30) and answer(handler, 200)
+            clients[0].queue("hooked")
+            assert clients[0].put("/webhooks/hook", {"url": endpoint.url, "queue": "hooked"}).status == 201
+            clients[0].post("/queues/hooked/messages", {"payload": "x"})
+            for client in clients:
+                until(lambda client=client: _held(client) == [("hook", "webhook", 1)])  # type: ignore[misc]
+            endpoint.released.set()
+            for client in clients:
+                until(lambda client=client: _held(client) == [("hook", "webhook", 0)])  # type: ignore[misc]
+    finally:
+        for each in started:
+            each.stop()
+
+
+def _held(client: Client) -> list[tuple[str, str, int]]:
+    found = client.get("/consumers?queue=hooked").value["consumers"]
+    return [(each["name"], each["protocol"], each["in_flight"]) for each in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 from standardwebhooks.webhooks import Webhook
 
@@ -262,3 +263,29 @@ def test_a_queue_that_is_deleted_and_made_again_is_served_again(
     client.queue(name)
     publish(client, name, "x")
     until_acked(client, name, 1)
+
+
+def test_a_webhook_is_listed_as_a_consumer_with_what_it_holds(
+    client: Client, name: str, endpoint: Endpoint
+) -> None:
+    def listed() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = client.get(f"/consumers?queue={name}&protocol=webhook").value[
+            "consumers"
+        ]
+        return found
+
+    endpoint.respond = lambda handler: endpoint.released.wait(30) and answer(handler, 200)
+    declare(client, name, endpoint.url, concurrency=2)
+    publish(client, name, 1, 2, 3)
+    until(lambda: [each["in_flight"] for each in listed()] == [2])
+
+    [found] = client.get(f"/consumers?queue={name}").value["consumers"]
+    assert (found["name"], found["protocol"], found["credit"]) == (name, "webhook", 2)
+    assert (found["connection"], found["peer"]) == ("", "")
+    assert client.get(f"/connections?queue={name}").value["total"] == 0
+
+    endpoint.released.set()
+    until_acked(client, name, 3)
+    until(lambda: [each["in_flight"] for each in listed()] == [0])
+    client.post(f"/webhooks/{name}/disable", {})
+    until(lambda: listed() == [])

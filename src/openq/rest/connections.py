@@ -14,7 +14,14 @@ from msgspec import Meta, field, structs
 from ..broker.interface import LossWindow
 from ..documents.values import iso, seconds
 from ..names import DEFAULT_ACCOUNT, split_name
-from ..server.connection_info import MAX_REASON, ChannelInfo, ConnectionInfo, HttpSummary, SubscriptionInfo
+from ..server.connection_info import (
+    MAX_REASON,
+    WEBHOOK,
+    ChannelInfo,
+    ConnectionInfo,
+    HttpSummary,
+    SubscriptionInfo,
+)
 from ..server.fleet import ServerEntry
 from .call import RestCall
 from .problems import Problem
@@ -37,7 +44,7 @@ class ConnectionQuery(QueryParameters, kw_only=True):
 
 class ConsumerQuery(QueryParameters, kw_only=True):
     queue: str | None = None
-    protocol: Literal["amqp", "ws", "http"] | None = None
+    protocol: Literal["amqp", "ws", "http", "webhook"] | None = None
     limit: Limit = 100
     after: Annotated[str, Meta(max_length=20, description="the `next` of a page")] = ""
 
@@ -73,7 +80,10 @@ class ConnectionView(ReplyBody, kw_only=True):
 
 
 class ConsumerView(ReplyBody, kw_only=True):
-    """A consumer of a queue. Without a limit of messages in flight `credit` is null."""
+    """A consumer of a queue. Without a limit of messages in flight `credit` is null.
+
+    A webhook is one too, of the `protocol` webhook. It has no connection and no peer; `server` sends it.
+    """
 
     queue: str
     account: str
@@ -169,7 +179,7 @@ def list_connections(call: RestCall) -> None:
     is_admin = _is_admin(call)
 
     def work() -> ConnectionList:
-        found = [each for each in _visible(call) if _matches(each, query)]
+        found = [each for each in _visible(call) if each.protocol != WEBHOOK and _matches(each, query)]
         page, next_id = _page(found, query.after, query.limit, call.context.fleet.instance)
         return ConnectionList(
             connections=[_view(each) for each in page],
@@ -363,7 +373,7 @@ def _matches(each: ConnectionInfo, query: ConnectionQuery) -> bool:
 def _find(call: RestCall) -> ConnectionInfo:
     id = call.args[0]
     for each in _visible(call):
-        if each.id == id:
+        if each.id == id and each.protocol != WEBHOOK:
             return each
     raise _not_found(id)
 
@@ -381,6 +391,8 @@ def _require_admin(call: RestCall, found: ConnectionInfo) -> None:
 
 
 def _peer(each: ConnectionInfo) -> str:
+    if each.protocol == WEBHOOK:
+        return ""
     return f"[{each.peer}]:{each.port}" if ":" in each.peer else f"{each.peer}:{each.port}"
 
 
@@ -434,7 +446,7 @@ def _consumers(each: ConnectionInfo) -> list[ConsumerView]:
                 account=account,
                 name=consumer.name,
                 protocol=each.protocol,
-                connection=each.id,
+                connection="" if each.protocol == WEBHOOK else each.id,
                 server=each.server,
                 user=each.user,
                 peer=_peer(each),

@@ -10,6 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from .http_request import HttpRequest
 
+WEBHOOK = "webhook"  # a protocol of consumers only: the server sends their messages to a URL
 MAX_REASON = 100  # characters; a close frame of a WebSocket has 123 bytes
 MAX_CLIENT = 200
 MAX_ERROR = 300

@@ -48,7 +48,7 @@ class Connections:
         return f"{self._context.fleet.instance}-{connection.number}"
 
     def here(self) -> list[ConnectionInfo]:
-        """In a thread, or on the loop. The oldest first."""
+        """In a thread, or on the loop. The oldest first; webhooks, which nobody has opened, are the last."""
         context = self._context
         found: list[ConnectionInfo] = []
         if context.amqp is not None:
@@ -58,6 +58,8 @@ class Connections:
         if context.event_hub_or_none is not None:
             found += [_describe_reader(each, self.id_of) for each in list(context.event_hub_or_none.readers)]
         found += [_describe_poll(each, self.id_of) for each in self._polls()]
+        if context.webhooks is not None:
+            found += context.webhooks.described(self.id_of)
         for each in found:
             each.server = context.fleet.name
             each.channel_count, each.consumer_count = len(each.channels), len(each.consumers)

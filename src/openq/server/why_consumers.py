@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..engine.why import NO_CONSUMER, Why
-from .connection_info import ConnectionInfo, ConsumerInfo
+from .connection_info import WEBHOOK, ConnectionInfo, ConsumerInfo
 
 if TYPE_CHECKING:
     from .context import ServerContext
@@ -25,6 +25,7 @@ def with_consumers(why: Why, context: ServerContext, queue_key: str) -> Why:
     found = [
         f"consumer {consumer.name} {_state(connection, consumer)}"
         for connection in connections
+        if connection.protocol != WEBHOOK  # their states follow
         for consumer in connection.consumers
         if consumer.queue_key == queue_key
     ]

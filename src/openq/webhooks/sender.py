@@ -61,6 +61,7 @@ class MessageSender:
         self.breaker = self._requests.breaker
         self.trouble: str | None = None  # why it cannot take messages
         self.is_lost = False
+        self.held = 0  # messages of the running requests
         self._queue = webhook.queue
         self._disable = disable
         self._settlements = Settlements(context.broker, webhook.queue, context.traffic.webhooks)
@@ -240,6 +241,7 @@ class MessageSender:
         prefix = self.context.broker.storage.id_prefix
         items = [item_of(self._queue, each, prefix) for each in deliveries]
         if self._requests.post(items, deliveries[0].count, partial(self._conclude, deliveries)):
+            self.held += len(deliveries)
             self.context.traffic.webhooks.delivered += len(deliveries)
         else:
             # It must not keep its lease, nor the others from being sent.
@@ -247,6 +249,7 @@ class MessageSender:
             self.wake()
 
     def _conclude(self, deliveries: list[Delivery], outcome: AttemptOutcome) -> None:
+        self.held -= len(deliveries)
         now_ms = self.context.now_ms()
         if outcome.kind == DELIVERED:
             self.breaker.succeeded()

@@ -25,6 +25,7 @@ from ..documents.values import iso
 from ..errors import Closed, OpenQError
 from ..metrics import Family
 from ..names import DEFAULT_ACCOUNT, split_name
+from ..server.connection_info import WEBHOOK, ConnectionInfo, ConsumerInfo, IdOf
 from ..server.context import ServerContext
 from .addresses import AddressRules
 from .breaker import CLOSED, HALF_OPEN, OPEN, Breaker
@@ -91,6 +92,7 @@ class _Entry:
         self.is_stopping = False  # its sender waits for running requests
         self.counts = Counts()
         self.log = DeliveryLog(name)
+        self.number = 0
 
 
 class WebhookService:
@@ -325,6 +327,14 @@ class WebhookService:
             trouble=sender.trouble,
         )
 
+    def described(self, id_of: IdOf) -> list[ConnectionInfo]:
+        """From any thread: the webhooks whose messages this server sends, each as a consumer of its queue."""
+        return [
+            _describe(entry, sender, id_of)
+            for entry in list(self._entries.values())
+            if isinstance(sender := entry.sender, MessageSender)
+        ]
+
     def states_for(self, queue_key: str) -> list[str]:
         """From any thread: what the webhooks of a queue do, for people who may not see more of them."""
         found = [entry.stored.webhook for entry in list(self._entries.values()) if entry.stored is not None]
@@ -439,3 +449,28 @@ class WebhookService:
                 rows(lambda entry: int(entry.stored is not None and entry.stored.webhook.enabled)),
             ),
         ]
+
+
+def _describe(entry: _Entry, sender: MessageSender, id_of: IdOf) -> ConnectionInfo:
+    webhook = sender.webhook
+    account, name = split_name(webhook.name)
+    assert webhook.queue is not None
+    consumer = ConsumerInfo(
+        queue_key=webhook.queue,
+        name=name,
+        since_ms=webhook.created_ms,
+        in_flight=sender.held,
+        credit=webhook.concurrency * webhook.batch,
+    )
+    return ConnectionInfo(
+        id=id_of(entry),
+        protocol=WEBHOOK,
+        user=webhook.declared_by or "",
+        account=account,
+        peer="",
+        port=0,
+        tls=webhook.url.startswith("https:"),
+        since_ms=webhook.created_ms,
+        in_flight=sender.held,
+        consumers=[consumer],
+    )

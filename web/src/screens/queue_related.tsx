@@ -82,7 +82,7 @@ export function QueueDead({ queue }: TabProps) {
 }
 
 const CONSUMERS: Column<ConsumerView>[] = [
-  { id: "name", title: "Consumer", name: true, sort: (row) => row.name, cell: (row) => <a href={to(["connections", row.connection])}>{row.name || row.connection}</a> },
+  { id: "name", title: "Consumer", name: true, sort: (row) => row.name, cell: (row) => <a href={to(row.connection ? ["connections", row.connection] : ["webhooks", row.name])}>{row.name || row.connection}</a> },
   { id: "protocol", title: "Protocol", sort: (row) => row.protocol, cell: (row) => row.protocol },
   { id: "user", title: "User", sort: (row) => row.user, cell: (row) => row.user || "–" },
   { id: "peer", title: "From", cell: (row) => <span class="mono">{row.peer}</span> },

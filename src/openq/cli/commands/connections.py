@@ -53,7 +53,9 @@ COMMANDS = {
                 ),
                 options=(
                     Option("queue", nargs="?", metavar="QUEUE", help="name of the queue (default: all)"),
-                    Option("--protocol", choices=("amqp", "ws", "http"), help="only this protocol"),
+                    Option(
+                        "--protocol", choices=("amqp", "ws", "http", "webhook"), help="only this protocol"
+                    ),
                     _LIMIT,
                     JSON_LINES,
                     *SERVER,
