@@ -201,7 +201,7 @@ export function Consumers({ queue }: { queue?: string }) {
             rowKey={(row) => `${row.connection} ${row.channel} ${row.name} ${row.queue} ${row.since}`}
             empty={
               <Empty title="No consumers">
-                <p>Consumers that stay connected are listed here: AMQP, WebSocket, and long polls while they wait. Programs that poll without waiting are not.</p>
+                <p>Consumers that stay connected are listed here: AMQP, WebSocket, webhooks, and long polls while they wait. Programs that poll without waiting are not.</p>
               </Empty>
             }
           />
