@@ -12,6 +12,7 @@ from openq.broker.events import ALERT
 from openq.config import Config
 from openq.local.broker import LocalBroker
 from openq.webhooks import declaring, delivery_log, single
+from openq.webhooks.store import WebhookStore
 from tests.http_endpoint import Endpoint, answer
 from tests.rest.helpers import Client
 from tests.server.in_process import InProcessServer, in_process_server
@@ -69,6 +70,20 @@ def test_a_replay_that_is_refused_every_time_fails_and_says_why(
     )
     assert ended["code"] == "replay_failed"
     assert len(endpoint.seen) == 1 + 5
+
+
+def test_only_an_endpoint_that_answered_410_is_gone_whatever_reason_a_user_writes(
+    server: InProcessServer, client: Client, endpoint: Endpoint
+) -> None:
+    store = WebhookStore(server.server.context.broker.kv)
+    endpoint.respond = lambda handler: answer(handler, 410)
+    declare(client, "q", endpoint.url)
+    client.post("/webhooks/q/disable", {"reason": "HTTP 410, says a user"})
+    assert not store.get("q").is_gone
+    client.post("/webhooks/q/enable", {})
+    publish(client, "q", "x")
+    until(lambda: not store.get("q").enabled)
+    assert store.get("q").is_gone
 
 
 def test_there_is_a_limit_of_webhooks(
