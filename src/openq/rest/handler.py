@@ -224,7 +224,7 @@ class RestHandler:
             call.format = JSON if EVENT_STREAM in route.media else reply_format(request, call.sent)
             if request.query or route.query not in _OFTEN_EMPTY:
                 call.query = _read_query(request.query, route.query)
-                if route.scope == "query" and call.query.queue:
+                if route.scope == "query" and (call.query.queue or not call.query.MAY_OMIT_QUEUE):
                     call.require(route.permission, call.query.queue)
             if route.request is not None and not route.reads_itself:
                 call.body = call.sent.decode(request.body or _EMPTY[call.sent.is_json], route.request)

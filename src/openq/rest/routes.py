@@ -4,7 +4,7 @@ Dispatch, permissions and /openapi.json are built from `ROUTES`; `handler.py` im
 fill it. Every route has a permission. `scope` says what the permission is required for:
 
     queue         the queue (or exchange) that is the first name in the path
-    query         the queue that `?queue=` names
+    query         the queue that `?queue=` names; see `QueryParameters.MAY_OMIT_QUEUE`
     each          every item of the reply: items that the caller may not see are left out
     body          what the body names; the handler checks it
     task          the queue of a task; a task of another user is not found

@@ -6,7 +6,7 @@ unknown field is rejected, so that misspelt fields are noticed.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
@@ -30,6 +30,8 @@ State = Literal["ready", "delayed", "in_flight", "all"]
 
 class QueryParameters(Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a request."""
+
+    MAY_OMIT_QUEUE: ClassVar[bool] = False  # of scope "query": without a queue the handler checks
 
 
 class NoQuery(QueryParameters, kw_only=True):

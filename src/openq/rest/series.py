@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -25,6 +25,8 @@ _STEP = Meta(ge=1, le=MAX_STEP_S, description="seconds; default: about 100 point
 
 
 class SeriesQuery(QueryParameters, kw_only=True):
+    MAY_OMIT_QUEUE: ClassVar[bool] = True
+
     queue: Annotated[str, Meta(description="empty: all queues together, for administrators")] = ""
     visible: Annotated[bool, Meta(description=_VISIBLE)] = False
     name: Annotated[str, Meta(description=_NAMES)] = ""
