@@ -109,6 +109,18 @@ def test_a_redrive_stops_when_its_messages_fail_again(client: Client) -> None:
     assert client.get(f"{dead}/stats").value["ready"] == 20
 
 
+def test_no_message_takes_the_place_of_one_that_failed_again(client: Client) -> None:
+    path, dead = dead_letter(client, "one-by-one", list(range(20)))
+
+    answer = client.post(f"{dead}/redrive", {"stop_after": 3})
+    until(lambda: client.get(f"{path}/stats").value["ready"] == 3, "the first ones are back")
+    for failed in (1, 2, 3):
+        assert fail(client, path, limit=1) == 1
+        until(lambda n=failed: task_of(client, answer)["result"]["failed_again"] == n, "it is noticed")
+
+    assert ended(client, answer)["done"] == 3
+
+
 def test_a_redrive_that_waits_for_consumers_can_send_the_rest(client: Client) -> None:
     path, dead = dead_letter(client, "unwatched", list(range(20)))
 

@@ -1,10 +1,10 @@
 """Stops a redrive whose messages fail again.
 
 Theory of operation. A redriven message is *open* while it is in its target queue, *failed again* once it is
-in a dead-letter queue again, and *settled* otherwise. At first `stop_after` messages go out; later at most as
-many are open as were settled. So the redrive becomes faster while consumers succeed, and when they fail, few
-messages fail again. Without consumers it waits, until somebody
-cancels it or lets it go on unwatched.
+in a dead-letter queue again, and *settled* otherwise. At first `stop_after` messages go out, and none takes
+the place of one that failed again; later at most as many are open as were settled. So the redrive becomes
+faster while consumers succeed, and when they fail, few messages fail again. Without consumers it waits, until
+somebody cancels it or lets it go on unwatched.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RedriveBreaker:
     @property
     def room(self) -> int:
         """How many messages may go out now."""
-        return min(max(self._stop_after, self._settled), MAX_OPEN) - len(self._open)
+        return min(max(self._stop_after - self.failed, self._settled), MAX_OPEN) - len(self._open)
 
     @property
     def open(self) -> int:
