@@ -204,3 +204,7 @@ def settled(engine: Engine, now_ms: int) -> Engine:
 
 def queue_of(engine: Engine, name: str = "q", **settings: Any) -> QueueState:
     return engine.create_queue(name, QueueSettings(**settings), 1_000)
+
+
+def bodies(queue: QueueState) -> list[bytes | None]:
+    return [entry.body for entry in queue.ready]

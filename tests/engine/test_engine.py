@@ -23,26 +23,7 @@ from openq.errors import (
 )
 from openq.model import NO_DEADLINE, Draft, QueueSettings, RetryPolicy
 
-from .support import PREFIX, Tape, assert_same, dump
-
-
-@pytest.fixture
-def tape() -> Tape:
-    return Tape()
-
-
-@pytest.fixture
-def engine(tape: Tape) -> Engine:
-    return Engine(PREFIX, log=tape)
-
-
-def queue_of(engine: Engine, name: str = "q", **settings: Any) -> QueueState:
-    return engine.create_queue(name, QueueSettings(**settings), 1_000)
-
-
-def bodies(queue: QueueState) -> list[bytes | None]:
-    return [entry.body for entry in queue.ready]
-
+from .support import PREFIX, Tape, assert_same, bodies, dump, queue_of
 
 # -- ids --------------------------------------------------------------------------------------
 

@@ -13,31 +13,19 @@ from openq.engine.records import COPY
 from openq.engine.replay import checkpoint
 from openq.engine.snapshot import SegmentUsage, encode, freeze
 from openq.engine.snapshot import decode as decode_snapshot
-from openq.errors import (
-    InvalidSetting,
+from openq.errors import InvalidSetting
+from openq.model import Draft, Entry
+
+from .support import (
+    PREFIX,
+    Tape,
+    assert_same,
+    dump,
+    from_snapshot,
+    queue_of,
+    settled,
+    through_snapshot,
 )
-from openq.model import Draft, Entry, QueueSettings
-
-from .support import PREFIX, Tape, assert_same, dump, from_snapshot, settled, through_snapshot
-
-
-@pytest.fixture
-def tape() -> Tape:
-    return Tape()
-
-
-@pytest.fixture
-def engine(tape: Tape) -> Engine:
-    return Engine(PREFIX, log=tape)
-
-
-def queue_of(engine: Engine, name: str = "q", **settings: Any) -> QueueState:
-    return engine.create_queue(name, QueueSettings(**settings), 1_000)
-
-
-def bodies(queue: QueueState) -> list[bytes | None]:
-    return [entry.body for entry in queue.ready]
-
 
 # -- the end of a journal ---------------------------------------------------------------------
 

@@ -12,20 +12,7 @@ from openq.engine.routing import Binding, Exchange, ExchangeRouter
 from openq.errors import InvalidSetting
 from tests.budget import examples
 
-
-def router_with(*exchanges: Exchange) -> ExchangeRouter:
-    router = ExchangeRouter()
-    for exchange in exchanges:
-        assert router.declare(exchange)
-    return router
-
-
-def topic_with(*patterns: str) -> ExchangeRouter:
-    """An exchange "t" with one queue for each pattern, named like it."""
-    router = router_with(Exchange("t", "topic"))
-    for pattern in patterns:
-        router.bind(Binding("t", pattern, key=pattern))
-    return router
+from .routers import router_with, topic_with
 
 
 def headers_match(arguments: Mapping[str, object], headers: Mapping[str, object] | None) -> bool:

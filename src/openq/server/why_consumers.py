@@ -1,7 +1,7 @@
 """Why the consumers of a queue take none of its ready messages.
 
-A store knows who waits. A server also knows the consumers that do not: those whose credit is used up, which
-do not read, or which select other messages, and the webhooks of the queue.
+A store knows its waiters. A server also knows the consumers that do not wait, because their credit is used
+up, they do not read, or they select other messages; and the webhooks of the queue.
 """
 
 from __future__ import annotations
