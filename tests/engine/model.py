@@ -189,9 +189,8 @@ class ModelQueue:
         self.turns.clear()
         self.tickets.clear()
         self.refresh_turns()
-        if not waiting_only:
-            for key in list(self.limits.blocked):  # a token may have come back since nobody asked
-                self.limits.check(self.settings, key, self.model.now_ms)
+        for key in list(self.limits.blocked):  # a token may have come back since nobody asked
+            self.limits.check(self.settings, key, self.model.now_ms)
         ids = {item.id for item in self.items}
         self.dedup = {key: kept for key, kept in self.dedup.items() if kept[0] in ids}
         return len(gone)
